@@ -3,15 +3,41 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "align", "build", "convert", "distill", "load", "prune", "register", "resolve", "train"]
+__all__ = [
+    "Batch",
+    "CallbackContext",
+    "LossSum",
+    "OwnMetric",
+    "UserError",
+    "align",
+    "build",
+    "convert",
+    "distill",
+    "fit",
+    "load",
+    "prune",
+    "register",
+    "resolve",
+    "train",
+]
 
 if TYPE_CHECKING:
     from .api import align, build, convert, distill, load, prune, resolve, train
+    from .data.batch import Batch
     from .errors import UserError
     from .plugins import register
+    from .training.callbacks import CallbackContext
+    from .training.fit import fit
+    from .training.objective import LossSum
+    from .training.own import OwnMetric
 
 _MODULES = dict.fromkeys(("align", "build", "convert", "distill", "load", "prune", "resolve", "train"), "api") | {
+    "Batch": "data.batch",
+    "CallbackContext": "training.callbacks",
+    "LossSum": "training.objective",
+    "OwnMetric": "training.own",
     "UserError": "errors",
+    "fit": "training.fit",
     "register": "plugins",
 }
 

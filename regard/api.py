@@ -1,6 +1,6 @@
 """The Python interface: train, load, build, convert, compare, align. The command line calls these functions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from .adapt.tuned_run import Tunes
     from .tasks.predictor import AnyPredictor
+    from .training.callbacks import Callback
     from .training.launch import Launched
+    from .training.own import LossFunction, Metrics
 
 Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
@@ -45,16 +47,34 @@ def train(
     resume: bool = False,
     progress: bool = False,
     on_event: Callable[[JsonObject], None] | None = None,
+    callbacks: "Sequence[Callback]" = (),
+    loss: "LossFunction | None" = None,
+    metrics: "Metrics | None" = None,
+    tokenizer: Any = None,
     **sections: Any,
 ) -> "AnyPredictor | None":
     """Train a recipe into the run folder `out` and return `load(out)`, or None if the training was interrupted.
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
-    `train(out="runs/x", resume=True)` continues a run.
+    `train(out="runs/x", resume=True)` continues a run; give it the same functions again.
+
+    - `callbacks` are functions of a `CallbackContext`, called after every step and evaluation.
+    - `loss(model, batch)` returns the loss summed over what `batch.count` counts.
+    - `metrics` are functions of the references and predictions of the validation data, by name.
+    - `tokenizer` is a group of settings, or a tokenizer: one of the library `tokenizers`, a folder with
+      tokenizer.json, or an object with `encode(text)` and `decode(ids)`.
     """
+    from .processors.own_tokenizer import as_tokenizer
+    from .tasks.own import OwnParts
+    from .training.own import as_metrics
+
+    if isinstance(tokenizer, Mapping):
+        sections, tokenizer = {**sections, "tokenizer": tokenizer}, None
+    own = OwnParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
     out, changes = Path(path_name(out, "out")), _merge(overrides, sections)
     recipe = None if recipe is None else path_name(recipe, "recipe")
-    launched = run_training(recipe, changes, out=out, resume=resume, progress=progress, on_event=on_event)
+    report = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "own": own}
+    launched = run_training(recipe, changes, out=out, resume=resume, **report)
     if launched.outcome.status == "stopped":
         return None
     return _load_run(_read_config(out), out, launched.pretrained)
@@ -121,6 +141,7 @@ def dry(recipe: str, overrides: Settings) -> str:
     import torch
 
     from .adapt import tuned_run
+    from .adapt.freeze import freeze
     from .tasks import prepare
 
     run = resolve(recipe, overrides).run
@@ -136,6 +157,7 @@ def dry(recipe: str, overrides: Settings) -> str:
         if pretrained and run.tune.kind != "none":
             tuned_run.check_room(model, run)
             tuned_run.attach(model, run, pretrained.unfrozen)
+        freeze(model, run.train.freeze)
     return "\n".join([*_describe_parameters(model), *(job.count_data() if job else _describe_assumptions(run))])
 
 
@@ -317,6 +339,7 @@ def _load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "An
     from .training.checkpoint import load_model
 
     predictor = restore(run, path, resolve_device(run.device))
+    predictor.folder_of_run = path
     if run.tune.kind != "none":
         return tuned_run.restore(predictor, path, pretrained or _pretrained(tuned_run.base_folder(run, path)))
     load_model(predictor.model, path / "model.safetensors")
@@ -343,7 +366,9 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
         run = change_settings(_read_config(folder), changes)
         if run.tune.kind == "none":
             raise UserError(f"{name} is not tuned but a whole model; load it without a base")
-        return tuned_run.restore(restore(run, folder, resolve_device(run.device)), folder, pretrained(), force)
+        predictor = restore(run, folder, resolve_device(run.device))
+        predictor.folder_of_run = folder
+        return tuned_run.restore(predictor, folder, pretrained(), force)
 
     return tuned_run.load_over(tunes, read)
 
@@ -357,4 +382,10 @@ def _apply_precision(predictor: "AnyPredictor") -> "AnyPredictor":
 
 
 def _read_config(path: Path) -> Run:
-    return load_config(run_folder.read_run(path)["config"], str(path / run_folder.FILE))
+    about = run_folder.read_run(path)
+    if "module" in about:
+        raise UserError(
+            f"{path} was trained by regard.fit and has no recipe; load its weights into the module: "
+            f"safetensors.torch.load_model(module, {str(path / 'model.safetensors')!r})"
+        )
+    return load_config(about["config"], str(path / run_folder.FILE))

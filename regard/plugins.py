@@ -12,6 +12,7 @@ from .config.tasks import TASKS as TASK_SETTINGS
 from .errors import UserError
 from .families import FAMILIES
 from .processors.base import PROCESSORS
+from .processors.own_tokenizer import OwnTokenizer
 from .tasks import TASKS
 
 FAMILY_PARTS = {
@@ -30,15 +31,21 @@ TASK_PARTS = {
 
 
 def register(
-    *, family: ModuleType | str | None = None, task: ModuleType | str | None = None, processor: type | None = None
+    *,
+    family: ModuleType | str | None = None,
+    task: ModuleType | str | None = None,
+    processor: type | None = None,
+    tokenizer: object = None,
 ) -> None:
-    """Add a family or a task, which are modules (or their import names), or a processor class.
+    """Add a family or a task, which are modules (or their import names), a processor class, or a tokenizer.
+
+    A tokenizer is an object with `encode(text)` and `decode(ids)`, known by its `name` or the name of its class.
 
     Config, command line, training, resuming and prediction then know it by its name. An installed package does this in
     its entry point `regard.plugins`, a single file is given as `regard --plugin FILE`.
     """
-    if family is None and task is None and processor is None:
-        raise UserError("register got nothing to add; give family=, task= or processor=")
+    if family is None and task is None and processor is None and tokenizer is None:
+        raise UserError("register got nothing to add; give family=, task=, processor= or tokenizer=")
     if family is not None:
         module = _import(family)
         _require(module, "family", FAMILY_PARTS)
@@ -52,6 +59,8 @@ def register(
         if not isinstance(name := getattr(processor, "kind", None), str):
             raise UserError(f"the processor {processor.__name__} has no name; give it a class attribute `kind`")
         PROCESSORS.add(name, processor)
+    if tokenizer is not None:
+        OwnTokenizer(tokenizer)  # it registers what it wraps
 
 
 def load_plugin(source: str) -> None:

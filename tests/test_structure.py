@@ -15,7 +15,7 @@ BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 # Lowest first. A module may import its own level and lower ones; the longest prefix of its name decides its level.
 LEVELS = [
-    ["errors"],
+    ["errors", "html", "progress"],
     ["files"],
     ["alignment"],
     ["config.renamed", "config.registry"],
@@ -42,7 +42,7 @@ LEVELS = [
     ["pretrained", "adapt.tuned_run"],
     ["training.launch"],
     ["api", "testing"],
-    ["demo", "stages"],
+    ["demo", "sklearn", "stages"],
     ["cli", "__main__"],
 ]
 LEVEL = {f"regard.{name}": number for number, names in enumerate(LEVELS) for name in names}
@@ -50,8 +50,8 @@ LEVEL = {f"regard.{name}": number for number, names in enumerate(LEVELS) for nam
 FILE, FUNCTION, PARAMETERS = 400, 50, 8
 SAME_IN_EVERY_FAMILY = {"Config", "Model"}
 TOP_LEVEL = {
-    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "pretrained", "run_folder", "stages", "testing",
-    "sklearn",
+    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "pretrained", "run_folder", "testing", "sklearn", "html", "progress",
+    "stages",
 }  # fmt: skip
 
 BRITISH = (

@@ -66,6 +66,7 @@ class Unsupported(UserError):
 
 
 def unsupported(kind: str, why: str) -> Unsupported:
+    """The error for a model that a tuning method cannot serve."""
     return Unsupported(f"tune.kind={kind} does not work with this model: {why}; use another kind")
 
 

@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
 from ..look import AttentionView, Which
+from ..look.states import Layers
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
 from ..processors.base import Processor
@@ -252,6 +253,14 @@ class AdapterSwitch(AnyPredictor):
         """A switch whose predictors show norm-weighted attention."""
         switch = AdapterSwitch({name: predictor.norm_weighted() for name, predictor in self.predictors.items()})
         return switch.use(self.name)
+
+    def states(self, x: Any, layers: Layers = None) -> Any:
+        """The hidden states of the selected predictor."""
+        return self.selected.states(x, layers)
+
+    def save(self, folder: AnyPath) -> Path:
+        """Save the selected predictor."""
+        return self.selected.save(folder)
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.selected.evaluate_with_outputs(sides)

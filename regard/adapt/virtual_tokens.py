@@ -170,6 +170,7 @@ def start_method(injection: VirtualTokens) -> Method:
 
 
 def check_has_stack(model: nn.Module, kind: str) -> None:
+    """Refuse a model without a stack of layers."""
     if not any(isinstance(each, Stack) for each in model.modules()):
         raise unsupported(kind, "it has no attention layers")
 

@@ -15,6 +15,7 @@ NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1
 
 
 def format_pharaoh(links: Iterable[Link]) -> str:
+    """Links in Pharaoh format, such as "0-0 1-2"."""
     return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 
@@ -32,6 +33,7 @@ def parse_pharaoh(line: str, place: str) -> tuple[Links, Links]:
 
 
 def check_symmetrization(name: str) -> Symmetrization:
+    """The kind of symmetrization, or a UserError for another name."""
     for kind in get_args(Symmetrization):
         if name == kind:
             return name  # type: ignore[return-value]

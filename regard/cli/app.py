@@ -1,5 +1,6 @@
 """The verbs of the command line. Each parses, calls one function and prints: results to stdout, the rest to stderr."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,9 @@ import typer
 
 from ..errors import UserError
 from ..files import check_picture_path, json_line
-from .arguments import add_options, parse_settings, split_arguments
+from ..progress import track
+from .arguments import QUIET, add_options, parse_settings, split_arguments
+from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
 from .inputs import InputReader, check_files, chunks
 from .io import (
@@ -23,16 +26,20 @@ from .io import (
     print_records,
     printed_facts,
 )
+from .lists import complete_recipe, print_explanation
 from .look import look
 from .options import (
+    AsJson,
     CocoFile,
     Details,
     Drawings,
+    Explain,
     Force,
     Language,
     Mute,
     Plugins,
     Prompt,
+    Quiet,
     RunFolder,
     Settings,
     Similar,
@@ -50,14 +57,17 @@ app = typer.Typer(
     name="regard",
     help="Train, evaluate, use and inspect Transformers.",
     epilog="Settings are key=value; `regard train RECIPE --show` lists the keys, such as train.steps=300.",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
 @app.callback(invoke_without_command=True)
-def before_command(context: typer.Context, version: Version = False, plugin: Plugins = None) -> None:
+def before_command(
+    context: typer.Context, version: Version = False, plugin: Plugins = None, quiet: Quiet = False
+) -> None:
+    """Handle the options that stand before the verb."""
     if version:
         from .. import __version__
 
@@ -82,13 +92,18 @@ def demo(out: Annotated[Path, typer.Option(help="The run folder to create.")] = 
 @app.command()
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", help="A name from `regard list`, or a .toml file.", autocompletion=complete_recipe
+        ),
     ] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to create; default: runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; RECIPE may be left out.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Only print all settings and their origins.")] = False,
     dry: Annotated[bool, typer.Option("--dry", help="Only read data.train, build the model and print sizes.")] = False,
+    explain: Explain = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model."""
     from .. import api, stages
@@ -97,9 +112,11 @@ def train(
     if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out
         given, recipe = [recipe, *given], None
     changes = parse_settings(given)
-    if recipe is None and (show or dry or not resume):
+    if recipe is None and (show or dry or explain or not resume):
         raise UserError("missing argument 'RECIPE'; `regard train --help` shows what is expected")
-    if stages.has_stages(recipe, out, resume):
+    if explain:
+        print_explanation(recipe or "", changes, explain, as_json)
+    elif stages.has_stages(recipe, out, resume):
         out = out or Path("runs") / Path(recipe or "").stem
         if dry:
             raise UserError("--dry reads the data of one training and this recipe has several; use --show")
@@ -116,7 +133,11 @@ def train(
         raise UserError("--resume without RECIPE needs the folder of the run; give --out RUN")
     else:
         out = out or Path("runs") / Path(recipe or "").stem
-        exit_if_stopped(api.run_training(recipe, changes, out=out, resume=resume, progress=True).outcome.signal)
+        report = {"resume": resume, "progress": not QUIET.get()}
+        outcome = api.run_training(recipe, changes, out=out, **report).outcome
+        if as_json:
+            print(json_line({"run": str(out), **dataclasses.asdict(outcome)}))
+        exit_if_stopped(outcome.signal)
 
 
 def exit_if_stopped(signal: int) -> None:
@@ -135,7 +156,7 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; default: data.test of the run.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix: .png, .pdf or .svg.")] = None,
     tune: TuneFolder = None,
     force: Force = False,
@@ -251,7 +272,7 @@ def score(
     predictor = load_predictor(run, changes, tune, force)
     if isinstance(predictor, FileItems):
         raise UserError("score reads texts, and this run reads other files; score them in Python: regard.load(…).score")
-    for chunk in chunks(InputReader(predictor, changes).examples(files)):
+    for chunk in track(chunks(InputReader(predictor, changes).examples(files)), "scored", size=len):
         columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
         values = predictor.score(columns[0], columns[1] if len(columns) > 1 else None, details)
         if details:
@@ -303,75 +324,24 @@ def align_audio(
     print_alignments(api.load(run), sound, text, as_json)
 
 
-@app.command()
-def convert(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    to: Annotated[str | None, typer.Option(help="The format: huggingface, ctranslate2 or peft.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder to create.")] = ...,  # type: ignore[assignment]
-    average: Annotated[int, typer.Option(metavar="K", help="Average the last K checkpoints.")] = 0,
-    precision: Annotated[str, typer.Option(help="For ctranslate2: fp32, bf16 or int8.")] = "fp32",
-    data: Annotated[str | None, typer.Option(metavar="SIDES", help="Examples to evaluate for the model card.")] = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Merge LoRA weights into the base.")] = False,
-) -> None:
-    """Convert a run to another format, average its checkpoints, or merge it with its base."""
-    from .. import api
-    from ..config.run import parse_sides
-
-    chosen = None if data is None else parse_sides(data)
-    report = api.convert(run, out=out, to=to, average=average, precision=precision, data=chosen, merge=merge)
-    for name, value in report.items():
-        print(name, value)
+for verb in (convert, prune, distill):
+    app.command()(verb)
 
 
 @app.command()
-def prune(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    heads: Annotated[
-        str, typer.Option(metavar="HEADS", help="layer.head such as 3.2,4.1; or least:K, the least useful by --effect.")
-    ],
-    out: Annotated[Path, typer.Option(help="The run folder to create.")],
-    effect: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `regard look RUN --effect --out FILE.json` wrote.")
-    ] = None,
-) -> None:
-    """Remove attention heads from a run for good."""
-    from .. import api
+def info(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], as_json: AsJson = False) -> None:
+    """Print what a run holds: task, family, parameters, data, metrics, versions and size on disk."""
+    from .info import print_info
 
-    for name, value in api.prune(run, heads=heads, out=out, effect=effect).items():
-        print(name, value)
-
-
-@app.command()
-def distill(
-    run: RunFolder,
-    settings: Settings = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="The texts to translate; default: data.train of the run.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The file to create; .tsv: sources with their targets.")] = ...,  # type: ignore[assignment]
-) -> None:
-    """Write the translations of training data, to train another model on them; run it again to continue."""
-    from .. import api
-    from ..config.run import parse_sides
-
-    chosen = None if data is None else parse_sides(data)
-    report = lambda line: print(f"regard: {line}", file=sys.stderr)  # noqa: E731
-    count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, report=report)
-    print(f"lines {count}")
+    print_info(run, as_json)
 
 
 @app.command("list")
-def list_all() -> None:
+def list_all(as_json: AsJson = False) -> None:
     """List the recipes, and the families with their sizes."""
-    from .. import api
-    from ..families import FAMILIES, family
+    from .lists import print_lists
 
-    print("recipes")
-    for name, header in api.recipes():
-        print(f"  {name}  {header}")
-    print("families")
-    for name in FAMILIES:
-        print(f"  {name}  sizes: {', '.join(family(name).SIZES)}")
+    print_lists(as_json)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,7 +8,15 @@ from pathlib import Path
 from ..errors import UserError
 
 KEY = re.compile(r"[^\W\d]\w*(\.\w+)*")
+QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)  # --quiet: no progress and no facts on stderr
 AFTER_DASHES: ContextVar[int] = ContextVar("AFTER_DASHES", default=0)  # how many arguments stand after `--`
+
+
+def take_quiet(arguments: list[str]) -> list[str]:
+    """The arguments without --quiet, which may stand anywhere before `--`; it holds for the whole command."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    QUIET.set(any(each in ("--quiet", "-q") for each in arguments[:end]))
+    return [each for each in arguments[:end] if each not in ("--quiet", "-q")] + arguments[end:]
 
 
 def parse_settings(arguments: list[str]) -> dict[str, str]:

@@ -260,6 +260,7 @@ def trained_on_table(predictor: "AnyPredictor") -> bool:
 
 
 def zip_lines(names: Sequence[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of lines of two files, which must have equally many."""
     for number, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
             more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
@@ -269,6 +270,7 @@ def zip_lines(names: Sequence[str], sources: Iterator[str], targets: Iterator[st
 
 
 def split_at_tab(line: str, place: str) -> tuple[str, str]:
+    """The source and the target of a line with one tab."""
     cells = line.split("\t")
     if len(cells) != 2:
         raise UserError(f"{place} has {len(cells) - 1} tabs; expected the source, one tab and the target")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import UserError
 from ..files import json_line
+from ..progress import track
+from .arguments import QUIET
 from .inputs import Source, chunks
 from .records import Record, merge_record
 
@@ -26,6 +28,7 @@ Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, 
 def load_predictor(
     run: str, changes: dict[str, str], tunes: list[str] | None, force: bool, mute: str | None = None
 ) -> "AnyPredictor":
+    """Load the model of a verb, with a tuned run over it if one is given."""
     from .. import api
 
     if tunes and len(tunes) > 1:  # typer would use the last one silently
@@ -90,15 +93,24 @@ def printed_facts() -> Iterator[None]:
         log.setLevel(level)
 
 
+def print_fact(text: str) -> None:
+    """Print a line for people to stderr, unless --quiet is given."""
+    if not QUIET.get():
+        print(f"regard: {text}", file=sys.stderr)
+
+
 class FactPrinter(logging.Handler):
+    """Prints facts about data to stderr."""
+
     def __init__(self) -> None:
         super().__init__()
         self.seen = set[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print the message, once and unless --quiet is given."""
         if (message := record.getMessage()) not in self.seen:
             self.seen.add(message)
-            print(f"regard: {message}", file=sys.stderr)
+            print_fact(message)
 
 
 # --- output ----------------------------------------------------------------------------------------------------------
@@ -129,7 +141,7 @@ def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], deta
     if isinstance(predictor, FileItems):
         print_files(predictor, sources, details or predictor.prints_records)
         return
-    for chunk in chunks(sources):
+    for chunk in track(chunks(sources), "predicted", size=len):
         predictions = predictor.predict([entry.item for entry in chunk], details)
         for entry, prediction in zip(chunk, predictions, strict=True):
             if details and entry.record is not None:
@@ -183,6 +195,7 @@ def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) ->
 
 
 def print_metrics(metrics: Record) -> None:
+    """Print a line per metric."""
     for name, value in metrics.items():
         print(name, f"{value:.4f}" if isinstance(value, float) else value)
 

@@ -22,6 +22,14 @@ Mute = Annotated[
     ),
 ]
 Details = Annotated[bool, typer.Option("--details", "--json", help="Print one JSON record per line.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no facts on stderr; it may stand anywhere.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Explain = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Only explain a setting or a group, such as train.lr: meaning, range, default."),
+]
 Plugins = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="FILE", help="Load a .py file or module that registers a family or a task."),

@@ -16,7 +16,8 @@ from typing import Any
 import typer
 
 from ..errors import UserError
-from .arguments import AFTER_DASHES
+from ..progress import shown_progress
+from .arguments import AFTER_DASHES, QUIET, take_quiet
 from .io import one_line
 
 
@@ -122,6 +123,8 @@ def prepare_streams() -> None:
 def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None:
     """Parse and call a command. Click's own `main` would handle a closed pipe and Ctrl-C differently."""
     command: Any = typer.main.get_command(application)
+    command._main_shell_completion({}, program)  # a shell asks for completions, and this ends the process
+    arguments = take_quiet(arguments)
     known = getattr(command, "commands", None)
     with_value = {name for option in command.params if not getattr(option, "is_flag", False) for name in option.opts}
     verb = find_verb(arguments, with_value)
@@ -130,7 +133,7 @@ def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
         raise UserError(f"there is no verb {verb!r}; {hint}")
     AFTER_DASHES.set(len(arguments) - 1 - arguments.index("--") if "--" in arguments else 0)
-    with command.make_context(program, arguments or ["--help"]) as context:
+    with shown_progress(QUIET.get()), command.make_context(program, arguments or ["--help"]) as context:
         command.invoke(context)
 
 

@@ -19,6 +19,8 @@ LONG_PAUSE, PAUSE = 0.5, 0.2  # seconds between words: as good a place for a bre
 
 
 class Cue(NamedTuple):
+    """One subtitle with its times."""
+
     start: int  # in milliseconds
     end: int
     text: str  # on one line

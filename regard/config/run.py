@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ..errors import UserError
+from ..html import html_table
 from .merge import (
     SettingsDraft,
     flatten,
@@ -21,7 +22,7 @@ from .merge import (
     to_toml,
 )
 from .schema import Base, Data, DecodeBase, Strings, TokenizerConfig, Train
-from .tasks import TASKS
+from .tasks import TASKS, metrics_of
 from .tuning import Tune, Untuned
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Run(Base):
 
     @model_validator(mode="after")
     def _check_metric(self) -> "Run":
-        if self.train.metric not in (metrics := [metric.name for metric in TASKS[self.task].metrics]):
+        if self.train.metric not in (metrics := list(metrics_of(self.task, self.train))):
             raise ValueError(f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, metrics)}")
         return self
 
@@ -92,6 +93,18 @@ class Run(Base):
             raise ValueError(f"device is {value!r}; expected auto, cpu, cuda, cuda:1 (a number) or mps")
         return value
 
+    def __repr__(self) -> str:
+        model = f"{self.model.family} {getattr(self.model, 'size', '')}".rstrip()
+        limits = {name: getattr(self.train, name) for name in ("steps", "epochs", "minutes")}
+        ends = "".join(f", {name}={value}" for name, value in limits.items() if value)
+        data = format_value(self.data.train) if self.data.train else "embedded data"
+        return f"<Run: {self.task} with {model}, {data}{ends}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return html_table("Run", dict(flatten(self.dump())))
+
     def dump(self) -> dict[str, Any]:
         """Plain values for JSON; `load_config` reads them back."""
         return self.model_dump(mode="json")
@@ -114,6 +127,10 @@ class ResolvedRun:
 
     run: Run
     origin: dict[str, str]
+
+    def _repr_html_(self) -> str:
+        values = {key: f"{value}  ({self.origin[key]})" for key, value in flatten(self.run.dump()) if value is not None}
+        return html_table("ResolvedRun", values)
 
     def show(self) -> str:
         """TOML lines with the origin of each as a comment; as a file they are a recipe of the same run."""

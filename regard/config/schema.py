@@ -170,6 +170,8 @@ class TextData(TableData):
 
 
 class TokenizerConfig(Base):
+    """Settings of a tokenizer that is trained on the data."""
+
     kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one token
     joint: bool = True  # one tokenizer for source and target
@@ -178,20 +180,28 @@ class TokenizerConfig(Base):
 
 
 class Noam(Base):
+    """The rate falls with the inverse square root of the step."""
+
     kind: Literal["noam"] = "noam"
 
 
 class Cosine(Base):
+    """The rate falls along a cosine to the floor at the last step."""
+
     kind: Literal["cosine"] = "cosine"
     floor: Share = 0.0  # fraction of the peak
 
 
 class Linear(Base):
+    """The rate falls linearly to the floor at the last step."""
+
     kind: Literal["linear"] = "linear"
     floor: Share = 0.0  # fraction of the peak
 
 
 class Constant(Base):
+    """The rate stays at its peak."""
+
     kind: Literal["constant"] = "constant"
 
 
@@ -207,6 +217,8 @@ LayerDecay: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
 class Adam(Base):
+    """Adam, with the constants of "Attention is all you need"."""
+
     kind: Literal["adam"] = "adam"
     betas: tuple[Share, Share] = (0.9, 0.98)
     eps: Annotated[float, Field(gt=0)] = 1e-9
@@ -215,6 +227,8 @@ class Adam(Base):
 
 
 class AdamW(Base):
+    """Adam with decoupled weight decay."""
+
     kind: Literal["adamw"] = "adamw"
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0)] = 1e-8
@@ -254,6 +268,10 @@ class Train(Base):
     patience: Count = 0  # evaluations without improvement before stopping; 0: never stop early
     log_every: Positive = 20
     tensorboard: bool = True
+    freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*
+    rates: Strings = ()  # factors of the learning rate, such as encoder.*:0.1
+    own_loss: str = ""  # the name of the Python function that computes the loss; regard.train(loss=…) sets it
+    own_metrics: Strings = ()  # names of metrics that Python functions compute; -name: lower is better
 
     @model_validator(mode="after")
     def _check_schedule(self) -> "Train":

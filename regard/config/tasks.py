@@ -19,6 +19,7 @@ from .schema import (
     TagData,
     TextData,
     TextEval,
+    Train,
     TranslateDecode,
 )
 from .vision import DetectData, DetectDecode, ImageData, ImageDecode
@@ -57,6 +58,7 @@ class TaskSettings:
     head: str = ""  # of models that have several
 
     def metric(self, name: str) -> Metric:
+        """The metric of this name."""
         return {metric.name: metric for metric in self.metrics}[name]
 
 
@@ -73,3 +75,10 @@ BUILTIN = {
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
 }
 TASKS = Registry("task", BUILTIN)
+
+
+def metrics_of(task: str, train: Train) -> dict[str, Metric]:
+    """The metrics that train.metric may name: those of the task, and those of the user's own functions."""
+    own = [Metric(name.removeprefix("-"), not name.startswith("-")) for name in train.own_metrics]
+    built_in = TASKS[task].metrics if task in TASKS else (LOSS,)  # regard.fit trains modules without a task
+    return {metric.name: metric for metric in (*built_in, *own)}

@@ -30,6 +30,7 @@ class Batch:
         return name in self.inputs
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+        """The batch on a device."""
         return replace(self, inputs={name: each.to(device, non_blocking) for name, each in self.inputs.items()})
 
     def pin(self) -> "Batch":

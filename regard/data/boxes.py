@@ -178,6 +178,7 @@ def _named_bytes(image: Any) -> Any:
 
 
 def image_digest(image: Any) -> bytes:
+    """A hash of the content of an image."""
     if isinstance(image, StoredImage):
         return image.digest().encode()
     image = image.numpy() if hasattr(image, "numpy") else image  # a tensor

@@ -38,6 +38,7 @@ def pad_rows(rows: Sequence[np.ndarray], padding: int) -> Tensor:
 
 
 def valid_mask(rows: Sequence[np.ndarray]) -> Tensor:
+    """Which positions of rows of these lengths are valid; None if all are."""
     lengths = torch.tensor([len(row) for row in rows])
     return torch.arange(int(lengths.max()))[None] < lengths[:, None]
 

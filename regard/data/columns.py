@@ -56,6 +56,7 @@ def is_missing(cell: object) -> bool:
 
 
 def text_value(cell: object, names: Sequence[str] = ()) -> str:
+    """The text in a cell of a table."""
     if isinstance(cell, str):
         return cell
     if is_missing(cell):
@@ -79,10 +80,12 @@ def label_value(cell: object, names: Sequence[str] = ()) -> str:
 
 
 def words_value(cell: object, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The words in a cell of a table."""
     return tuple(_checked_text(word) for word in _list_value(cell))
 
 
 def tags_value(cell: object, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The tags in a cell of a table."""
     return tuple(label_value(tag, names) for tag in _list_value(cell))
 
 

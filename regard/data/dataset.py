@@ -148,6 +148,7 @@ def store(item: EncodedExample) -> StoredExample:
 
 
 def restore(item: StoredExample) -> EncodedExample:
+    """The arrays of an example that is stored as bytes."""
     return tuple(np.frombuffer(side, np.int32) if isinstance(side, bytes) else side for side in item)
 
 

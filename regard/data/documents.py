@@ -187,6 +187,8 @@ class Documents:
 
 
 class ByteBlock(NamedTuple):
+    """A block of bytes of a file with its position."""
+
     data: bytes
     line: int  # the number of its first line
     before: int  # bytes of that line in the previous blocks

@@ -71,6 +71,7 @@ def open_images(name: str, data: ImageData) -> Iterator[tuple[str, RawImage]]:
 
 
 def is_image_name(name: str) -> bool:
+    """True if the suffix is that of an image."""
     return PurePosixPath(name).suffix.lower() in READ | OTHER
 
 

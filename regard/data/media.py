@@ -193,8 +193,10 @@ class JoinedExamples(Examples):
 
 
 def join_examples(parts: Sequence[Examples]) -> Examples:
+    """Examples of several sources as one."""
     return parts[0] if len(parts) == 1 else JoinedExamples(parts)
 
 
 def text_digest(parts: Iterable[str]) -> str:
+    """A hash of texts."""
     return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

@@ -105,11 +105,13 @@ def _is_known(data: Any) -> bool:
 
 
 def is_frame(data: Any) -> bool:
+    """True for a data frame of pandas or polars, or an Arrow table."""
     module = type(data).__module__.partition(".")[0]
     return module in ("pandas", "polars", "pyarrow", "datasets") and hasattr(data, "shape")
 
 
 def kind_of(data: Any) -> str:
+    """The kind of data in memory, for messages."""
     module = type(data).__module__.partition(".")[0]
     return (
         f"{module} {type(data).__name__}"

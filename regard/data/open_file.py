@@ -57,6 +57,7 @@ def refuse_suffix(path: Path) -> None:
 
 
 def missing_file(pattern: str) -> UserError:
+    """The error for a file that does not exist."""
     if pattern.endswith(IN_MEMORY):
         return UserError(f"the data are a {pattern} of another program; give them again, or files (--data, data.test)")
     kind = "no file matches" if glob.has_magic(pattern) else "there is no file"
@@ -125,6 +126,7 @@ DECOMPRESSORS |= {".zst": _open_zstd}
 
 
 def is_compressed(path: Path) -> bool:
+    """True if the suffix is that of a compressed file."""
     return path.suffix.lower() in DECOMPRESSORS
 
 
@@ -150,10 +152,12 @@ def _open_plain(path: Path) -> IO[bytes]:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
+    """The error for a file that cannot be read."""
     return UserError(f"{path} cannot be read: {error.strerror}; check its name and permissions")
 
 
 def archive_error(path: Path, error: Exception) -> UserError:
+    """The error for a damaged archive."""
     return UserError(f"{path} is not a complete {path.suffix} archive ({error}); download or compress it again")
 
 

@@ -33,6 +33,7 @@ def max_text_tokens(context: int | None, data: Data, control: int = 2) -> int:
 
 
 def add_start_end(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
+    """The tokens of a text between START and END."""
     return np.array([tokenizer.start, *ids, tokenizer.end], np.int32)
 
 
@@ -137,6 +138,7 @@ class SentenceRows(NamedTuple):
 
 
 def encode_sentence(tokenizer: Tokenizer, words: list[list[int]], max_tokens: int, overlap: int) -> SentenceRows:
+    """The rows of a sentence, and in which row and where each word begins."""
     words = [tokens[:max_tokens] for tokens in words]
     rows: list[Ids] = []
     word_positions = []

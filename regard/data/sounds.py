@@ -90,6 +90,7 @@ def open_sounds(name: str, data: SoundData) -> Iterator[tuple[str, RawSound]]:
 
 
 def is_sound_name(name: str) -> bool:
+    """True if the suffix is that of a recording."""
     return PurePosixPath(name).suffix.lower() in SOUNDS
 
 

@@ -26,6 +26,8 @@ DOCUMENT = "-DOCSTART-"
 
 
 class Word(NamedTuple):
+    """A word with its tag."""
+
     text: str
     tag: str
 
@@ -209,6 +211,7 @@ def checked_word(word: str, tag: str) -> Word:
 
 
 def split_columns(line: str) -> list[str]:
+    """The columns of a line."""
     return line.split("\t") if "\t" in line else line.split()
 
 

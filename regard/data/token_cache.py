@@ -154,6 +154,7 @@ class EncodedChunk:
 
 
 def write_token_file(path: Path, texts: Documents, tokenizer: Tokenizer, state: str) -> None:
+    """Write encoded texts to a memory-mapped file."""
     encoder = CachedEncoder(tokenizer)
     counts, names = Counter[str](), dict[str, None]()
     digest, stream = hashlib.blake2b(digest_size=16), texts.data.document == "stream"

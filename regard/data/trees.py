@@ -53,6 +53,7 @@ def open_tree(path: Path) -> FileTree:
 
 
 def is_archive(name: str) -> bool:
+    """True if the suffix is that of an archive."""
     return name.lower().endswith((".zip", *TAR))
 
 
@@ -61,6 +62,8 @@ def _is_shown(name: str) -> bool:
 
 
 class FolderTree(FileTree):
+    """The files below a folder."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folders, self.names = [], []

@@ -30,21 +30,33 @@ class SearchCache(Protocol):
 
     fixed: bool  # its tensors keep their addresses as long as no row is dropped
 
-    def skip_prompt(self) -> None: ...
-    def branch(self, beams: int, steps: int) -> None: ...
-    def reorder(self, origin: Tensor) -> None: ...
-    def select(self, rows: Tensor) -> object: ...
+    def skip_prompt(self) -> None:
+        """Expect no prompt: the first token comes in a single step."""
+
+    def branch(self, beams: int, steps: int) -> None:
+        """Give every row so many beams."""
+
+    def reorder(self, origin: Tensor) -> None:
+        """Let every beam continue another one of its row."""
+
+    def select(self, rows: Tensor) -> object:
+        """Keep only some rows."""
 
 
 class OpenCache(SearchCache, Protocol):
     """A cache whose rows come and go: the cache of an open batch."""
 
-    def put(self, rows: Tensor, other: Any, origin: Tensor) -> None: ...
-    def rebound(self, tokens: int) -> None: ...
+    def put(self, rows: Tensor, other: Any, origin: Tensor) -> None:
+        """Copy the rows of another cache into some of its own."""
+
+    def rebound(self, tokens: int) -> None:
+        """No row has more than `tokens` any more."""
 
 
 @dataclass(frozen=True)
 class SearchSettings:
+    """What a search needs besides the model: width, limits, filters and penalties."""
+
     end: int  # the token that ends a text
     beam: int = 5
     length_penalty: float = 1.0
@@ -61,6 +73,8 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class Hypothesis:
+    """A generated sequence with its score."""
+
     tokens: list[int]  # without START and END
     score: float  # Σ log p / length^α
     logprob: float  # Σ log p

@@ -20,6 +20,8 @@ TOO_MANY = 2**20  # more tokens or phrases than any row requires
 
 @dataclass(frozen=True)
 class Phrase:
+    """The tokens of a phrase in its spellings."""
+
     text: str
     forms: tuple[tuple[int, ...], ...]  # alternative token sequences of the text
     count: int = 1

@@ -30,6 +30,8 @@ UNSPACED_SCRIPT = re.compile(
 
 @dataclass(frozen=True)
 class Constraints:
+    """The prefix, and the phrases that an output must or may not contain, as tokens."""
+
     prefix: TokenIds = ()
     space_after_prefix: bool = False  # the token after the prefix must begin with a space
     include: tuple[Phrase, ...] = ()
@@ -46,6 +48,7 @@ class Constraints:
         return [phrase.text for phrase in self.include if text.count(phrase.text) < phrase.count]
 
     def allows(self, text: str) -> bool:
+        """True if a token may follow."""
         return not any(phrase in text for phrase in self.exclude)
 
 
@@ -56,6 +59,7 @@ class ConstraintTokenizer:
         self.tokenizer = tokenizer
 
     def encode(self, prefix: str, include: Sequence[str], exclude: Sequence[str]) -> Constraints:
+        """The constraints of a request, as tokens."""
         space = prefix.endswith(" ")  # a token carries the space before it, so the next token must carry this one
         ids = self._encode_known("decode.prefix", prefix[: len(prefix) - space]) if prefix.strip() else ()
         counts = Counter(self._roundtrip(text.strip(), "decode.include") for text in include)

@@ -157,6 +157,8 @@ class BatchStep:
 
 
 class CapturedGraph(NamedTuple):
+    """A captured CUDA graph with its inputs and outputs."""
+
     key: GraphKey
     graph: torch.cuda.CUDAGraph
     tokens: Tensor  # input of a step, then its output: the tokens to read next

@@ -18,27 +18,33 @@ class CacheBundle:
         self.caches, self.fixed = caches, all(cache.fixed for cache in caches)
 
     def skip_prompt(self) -> None:
+        """See `SearchCache`."""
         for cache in self.caches:
             cache.skip_prompt()
 
     def branch(self, beams: int, steps: int) -> None:
+        """See `SearchCache`."""
         for cache in self.caches:
             cache.branch(beams, steps)
 
     def reorder(self, origin: Tensor) -> None:
+        """See `SearchCache`."""
         for cache in self.caches:
             cache.reorder(origin)
 
     def select(self, rows: Tensor) -> "CacheBundle":
+        """See `SearchCache`."""
         for cache in self.caches:
             cache.select(rows)
         return self
 
     def rebound(self, tokens: int) -> None:
+        """See `OpenCache`."""
         for cache in self.caches:
             cache.rebound(tokens)
 
     def put(self, rows: Tensor, other: "CacheBundle", origin: Tensor) -> None:
+        """See `OpenCache`."""
         for cache, theirs in zip(self.caches, other.caches, strict=True):
             cache.put(rows, theirs, origin)
 
@@ -51,9 +57,11 @@ class Ensemble(nn.Module):
         self.members: Any = nn.ModuleList(members)  # Any: nn.Module does not type `start` and `step`
 
     def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> CacheBundle:
+        """The caches of all members."""
         return CacheBundle([member.start(source, rows, capacity) for member in self.members])
 
     def step(self, tokens: Tensor, cache: CacheBundle, valid: Tensor | None = None) -> Tensor:
+        """The mean of the members' probabilities, as logits."""
         pairs = zip(self.members, cache.caches, strict=True)
         return mean_logprobs([member.step(tokens, own, valid) for member, own in pairs])
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data.sampler import sorted_batches
 from ..errors import UserError
 from ..families.protocols import TokenModel
+from ..progress import track
 from .beam import Hypothesis, OpenCache
 from .constraints import Constraints, ConstraintTokenizer
 from .fair_lock import FairLock
@@ -71,6 +72,7 @@ class Handle:
         self._error, self.done = error, True
 
     def cancel(self) -> None:
+        """Give the request up."""
         self._generator.cancel(self)
 
     def _step(self) -> None:
@@ -233,9 +235,13 @@ class Generator:
         groups: dict[Hashable, list[Handle]] = {}
         for handle in self._waiting:
             groups.setdefault(handle.request.agreement(), []).append(handle)
-        for handles in groups.values():
-            for indices in sorted_batches([each.request.length for each in handles], rows=self.rows):
-                self._run_closed([handles[i] for i in indices])
+        batches = (
+            [handles[i] for i in indices]
+            for handles in groups.values()
+            for indices in sorted_batches([each.request.length for each in handles], rows=self.rows)
+        )
+        for batch in track(batches, "texts written", len(self._waiting), len):
+            self._run_closed(batch)
 
     def _run_closed(self, handles: list[Handle]) -> None:
         requests, device = [handle.request for handle in handles], self._prefill.device
@@ -250,4 +256,5 @@ class Generator:
 
 
 def modality(handle: Handle) -> str | None:
+    """What a request reads."""
     return None if handle.request.source is None else handle.request.source.modality

@@ -9,6 +9,8 @@ from .pool import first_best
 
 
 class GreedySearch(SearchState):
+    """Take the likeliest token in every step."""
+
     replicates_prompt = True
     per_row = (*SearchState.per_row, "logprob", "length", "ended")
 

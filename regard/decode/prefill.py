@@ -13,6 +13,8 @@ from .search import last_logits
 
 
 class Prefill:
+    """Reads prompts into caches."""
+
     def __init__(self, model: TokenModel[Any], context: int | None) -> None:
         self.model, self.context, self.device = model, context, device_of(model)
 
@@ -48,5 +50,6 @@ class Prefill:
 
 
 def device_of(model: object) -> torch.device:
+    """The device of a model or of the first member of an ensemble."""
     weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
     return next((each.device for each in weights), torch.device("cpu"))

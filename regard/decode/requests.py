@@ -121,12 +121,14 @@ class SettingsBuilder:
         )
 
     def required_tokenizer(self) -> ConstraintTokenizer:
+        """The tokenizer; a request that needs one is refused without it."""
         if self.tokenizer is None:
             raise ValueError("stop strings and constraints need the tokenizer; give it to the generator")
         return self.tokenizer
 
     @property
     def decode(self) -> Callable[[Sequence[Sequence[int]]], list[str]]:
+        """The text of tokens."""
         return self.required_tokenizer().tokenizer.decode
 
     def _sampling(self, requests: Sequence[Generate], strategy: Sample, device: torch.device) -> SamplingSettings:
@@ -180,6 +182,7 @@ def stack_sources(rows: Sequence[Inputs], room: int, device: torch.device) -> In
 
 
 def stack_pixels(rows: Sequence[Inputs]) -> Inputs:
+    """Images as one batch, padded to the largest."""
     channels, heights, widths = zip(*(row.values.shape[1:] for row in rows), strict=True)
     values = rows[0].values.new_zeros(len(rows), channels[0], max(heights), max(widths))
     valid = torch.zeros(len(rows), max(heights), max(widths), dtype=torch.bool)

@@ -106,25 +106,44 @@ class StrategySettings(Protocol):
     """The settings decode.* that choose a strategy, in their flat form."""
 
     @property
-    def kind(self) -> Literal["greedy", "beam", "sample"]: ...
+    def kind(self) -> Literal["greedy", "beam", "sample"]:
+        """greedy, sample or beam."""
+
     @property
-    def beam(self) -> int: ...
+    def beam(self) -> int:
+        """The hypotheses that are kept in every step."""
+
     @property
-    def nbest(self) -> int: ...
+    def nbest(self) -> int:
+        """The hypotheses that are returned."""
+
     @property
-    def length_penalty(self) -> float: ...
+    def length_penalty(self) -> float:
+        """The exponent of the length that a score is divided by."""
+
     @property
-    def early_stopping(self) -> EarlyStopping: ...
+    def early_stopping(self) -> EarlyStopping:
+        """When a beam search ends."""
+
     @property
-    def temperature(self) -> float: ...
+    def temperature(self) -> float:
+        """What logits are divided by before sampling."""
+
     @property
-    def top_k(self) -> int: ...
+    def top_k(self) -> int:
+        """Sample among this many likeliest tokens; 0: all."""
+
     @property
-    def top_p(self) -> float: ...
+    def top_p(self) -> float:
+        """Sample among the likeliest tokens of this total probability."""
+
     @property
-    def min_p(self) -> float: ...
+    def min_p(self) -> float:
+        """Sample among tokens of this share of the largest probability."""
+
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The seed of sampling."""
 
 
 def strategy_from(decode: StrategySettings) -> DecodeStrategy:
@@ -141,21 +160,36 @@ class ParallelSettings(Protocol):
     """The settings decode.* that choose a strategy of a family that writes all tokens at once."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """The way to choose the length or the fertilities."""
+
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """The sampled fertilities per source."""
+
     @property
-    def teacher(self) -> str: ...
+    def teacher(self) -> str:
+        """The run that chooses among candidates."""
+
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The seed of sampling."""
+
     @property
-    def iterations(self) -> int: ...
+    def iterations(self) -> int:
+        """The rounds of masking and predicting."""
+
     @property
-    def length_beam(self) -> int: ...
+    def length_beam(self) -> int:
+        """The lengths that are tried."""
+
     @property
-    def merge_repeats(self) -> bool: ...
+    def merge_repeats(self) -> bool:
+        """Whether repeated tokens become one."""
+
     @property
-    def length_penalty(self) -> float: ...
+    def length_penalty(self) -> float:
+        """The exponent of the length that a score is divided by."""
 
 
 def parallel_strategy_from(decode: ParallelSettings) -> ParallelStrategy:

@@ -31,5 +31,6 @@ FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 
 
 def family(name: str) -> "Family":
+    """The module of a family by name."""
     found = FAMILIES[name]
     return cast("Family", import_module(found) if isinstance(found, str) else found)

@@ -58,6 +58,8 @@ class EncoderConfig(Base):
 
 
 class Config(EncoderConfig):
+    """The settings of a BERT."""
+
     family: Literal["bert"] = "bert"
 
 
@@ -92,6 +94,8 @@ class MaskedLMHead(nn.Module):
 
 
 class Model(nn.Module):
+    """BERT (1810.04805): a bidirectional encoder with a head for labels, tags or masked tokens."""
+
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         self.head = c.head
@@ -135,6 +139,7 @@ class Model(nn.Module):
         return logits  # (…, vocab)
 
     def pool(self, states: Tensor) -> Tensor:
+        """The state of the first token through a dense layer."""
         assert self.pooler is not None, "model.pooled is false"
         return self.pool_act(self.pooler(states[:, 0]))  # (batch, width)
 

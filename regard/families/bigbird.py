@@ -14,6 +14,8 @@ Attention = Annotated[slots.Blocks | slots.Dense, Field(discriminator="kind")]
 
 
 class Config(bert.EncoderConfig):
+    """The settings of a BigBird: a BERT with block-sparse attention."""
+
     family: Literal["bigbird"] = "bigbird"
     attention: Attention = slots.Blocks()
     positions: bert.Positions = slots.Learned(tokens=4096)

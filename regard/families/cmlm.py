@@ -23,6 +23,8 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a conditional masked language model."""
+
     family: Literal["cmlm"] = "cmlm"
     size: str = "small"
     vocab: Count = 0  # of the source; 0: the tokenizer's size
@@ -58,6 +60,8 @@ SPEC = ModelSpec(TOKENS, frozenset({"infilled"}), ("mask-predict",))
 
 
 class Model(nn.Module):
+    """CMLM (1904.09324): the decoder fills in the masked tokens of a target of known length."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.scale = c.width**0.5 if c.scaled else 1.0

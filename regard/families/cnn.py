@@ -22,6 +22,8 @@ Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind"
 
 
 class Config(generic.BaseConfig):
+    """The settings of a convolutional model."""
+
     family: Literal["cnn"] = "cnn"
     size: str = "small"
     kernel_size: Positive = 3  # tokens that a convolution reads; in a decoder the current one and those before it
@@ -52,11 +54,13 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def encoder(c: Config) -> Stack:
+    """A stack that reads in both directions."""
     layers = [Layer(GatedConvolution(c.width, c.kernel_size), None, partial(residual, c)) for _ in range(c.layers)]
     return Stack(layers, nn.LayerNorm(c.width), c.positions.build(c.width, c.heads, causal=False))
 
 
 def decoder(c: Config, cross: bool) -> Stack:
+    """A causal stack, with cross-attention if there is a source."""
     layers = [
         Layer(
             GatedConvolution(c.width, c.kernel_size, causal=True),
@@ -70,10 +74,12 @@ def decoder(c: Config, cross: bool) -> Stack:
 
 
 def residual(c: Config) -> Residual:
+    """A sub-layer with its residual connection."""
     return Residual(nn.LayerNorm(c.width), norm_first=True, dropout=c.dropout)
 
 
 def initial(c: Config) -> dict[str, Rule]:
+    """The initialization table."""
     return {
         r".*norm\.weight": ones,
         r".*bias": zeros,
@@ -83,4 +89,5 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> generic.GenericModel:
+    """The model for the head of the task."""
     return generic.StackBuilder(encoder, decoder, initial(c), c.width**0.5)(c)

@@ -32,6 +32,8 @@ BackboneNorm = Annotated[slots.Group | slots.Frozen, Field(discriminator="kind")
 
 
 class Config(Base):
+    """The settings of a DETR."""
+
     family: Literal["detr"] = "detr"
     size: str = "R50"
     stem: Positive = 64  # channels of the first convolution
@@ -89,6 +91,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def needs_start(c: Config) -> str | None:
+    """Why these settings need pretrained weights; empty if they do not."""
     if c.backbone_norm.kind == "group":
         return None
     return (
@@ -107,10 +110,13 @@ SPEC = ModelSpec(
 
 
 def build_backbone(c: Config) -> ResNet:
+    """The convolutional backbone of the settings."""
     return ResNet(c.stages, c.depths, c.backbone_norm.build, c.stem, c.bottleneck, c.channels, c.strides)
 
 
 class Model(nn.Module):
+    """DETR (2005.12872): object queries answer with a class and a box each."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.backbone = build_backbone(c)
@@ -192,6 +198,7 @@ class Model(nn.Module):
 
 
 def he(tensor: Tensor) -> Tensor:
+    """He's initialization."""
     return nn.init.kaiming_normal_(tensor, mode="fan_out", nonlinearity="relu")
 
 

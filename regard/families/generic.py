@@ -79,6 +79,7 @@ class Seq2Seq(nn.Module):
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
 
     def tie(self) -> None:
+        """Share the embedding with the output projection."""
         self.head.weight = self.target.weight
 
     def encode(self, source: Inputs) -> Encoded:
@@ -121,6 +122,7 @@ class CausalLM(nn.Module):
         self.head = nn.Linear(c.width, c.vocab, bias=False)
 
     def tie(self) -> None:
+        """Share the embedding with the output projection."""
         self.head.weight = self.embed.weight
 
     @property
@@ -155,7 +157,7 @@ class CausalLM(nn.Module):
         return self.stack.cache(rows) if self.carry_state else None
 
 
-class Classifier(nn.Module):
+class RowClassifier(nn.Module):
     """A bidirectional encoder whose states give a class or tags."""
 
     def __init__(self, c: C, build: StackBuilder[C]) -> None:
@@ -186,10 +188,10 @@ class Classifier(nn.Module):
         return self.label_logits(self.encode(text))
 
 
-GenericModel = Seq2Seq | CausalLM | Classifier
-HEADS: dict[Head, type[Seq2Seq] | type[CausalLM] | type[Classifier]] = {
+GenericModel = Seq2Seq | CausalLM | RowClassifier
+HEADS: dict[Head, type[Seq2Seq] | type[CausalLM] | type[RowClassifier]] = {
     "target": Seq2Seq,
     "next": CausalLM,
-    "class": Classifier,
-    "tag": Classifier,
+    "class": RowClassifier,
+    "tag": RowClassifier,
 }

@@ -22,6 +22,8 @@ Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a GPT; Llama is one with other slot values."""
+
     family: Literal["gpt"] = "gpt"
     size: str = "small"
     vocab: Count = 0  # 0: the tokenizer's size
@@ -70,6 +72,8 @@ SPEC = CAUSAL
 
 
 class Model(nn.Module):
+    """GPT: a causal stack that predicts the next token."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(c.vocab, c.width)
@@ -124,6 +128,7 @@ class Model(nn.Module):
 
 
 def initial(layers: int) -> dict[str, Rule]:
+    """The initialization table of a model of this depth."""
     return {
         r".*norm\.weight": ones,
         r".*bias": zeros,

@@ -18,6 +18,8 @@ Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discrimina
 
 
 class Config(Base):
+    """The settings of a small causal language model."""
+
     family: Literal["lm"] = "lm"
     size: str = "base"
     vocab: Count = 0  # 0: the tokenizer's size
@@ -57,6 +59,8 @@ SPEC = CAUSAL
 
 
 class Model(nn.Module):
+    """A causal stack that predicts the next token."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.scale = c.width**0.5

@@ -21,6 +21,8 @@ Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discr
 
 
 class Config(bert.EncoderConfig):
+    """The settings of a Longformer: a BERT with windowed attention."""
+
     family: Literal["longformer"] = "longformer"
     attention: slots.Window = slots.Window(globals=1)
     positions: Positions = slots.Learned(tokens=4096)

@@ -40,6 +40,8 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a non-autoregressive Transformer."""
+
     family: Literal["nat"] = "nat"
     size: str = "small"
     vocab: Count = 0  # of the source; 0: the tokenizer's size
@@ -113,6 +115,8 @@ class PositionalLayer(Layer):
 
 
 class Model(nn.Module):
+    """NAT (1711.02281): the decoder reads each source token as often as its fertility says."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.scale = c.width**0.5 if c.scaled else 1.0

@@ -23,14 +23,16 @@ class Family(Protocol):
     __name__: str
 
     @property
-    def Config(self) -> type[Base]: ...
+    def Config(self) -> type[Base]:
+        """The settings of its models."""
 
     @property
     def SIZES(self) -> Mapping[str, Mapping[str, Any]]:
         """Settings by the name of a size."""
 
     @property
-    def SPEC(self) -> ModelSpec: ...
+    def SPEC(self) -> ModelSpec:
+        """What its models read and write."""
 
     @property
     def Model(self) -> Callable[[Any], nn.Module]:
@@ -40,8 +42,11 @@ class Family(Protocol):
 class ModelBase(Protocol):
     """The methods of nn.Module that predictors call."""
 
-    def to(self, device: torch.device, /) -> Self: ...
-    def eval(self) -> Self: ...
+    def to(self, device: torch.device, /) -> Self:
+        """The model on a device."""
+
+    def eval(self) -> Self:
+        """The model in evaluation mode."""
 
 
 class TokenModel(Protocol[C]):
@@ -61,23 +66,29 @@ class TokenModel(Protocol[C]):
 
 
 class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
-    def encode(self, source: Inputs) -> Encoded: ...
+    """A model that reads a source and writes a target, token by token."""
+
+    def encode(self, source: Inputs) -> Encoded:
+        """Read the source."""
 
     def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
         """States (batch, target, width) for a known target."""
 
-    def logits(self, states: Tensor) -> Tensor: ...
+    def logits(self, states: Tensor) -> Tensor:
+        """The logits (…, vocab) of decoder states (…, width)."""
 
 
 class ParallelModel(ModelBase, Protocol):
     """A model that writes all target tokens at once. PAD stands for a masked token; END is not written."""
 
-    def encode(self, source: Inputs) -> Encoded: ...
+    def encode(self, source: Inputs) -> Encoded:
+        """Read the source."""
 
     def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
         """States (batch, target, width) for the input of the decoder: copies of source tokens, or masked tokens."""
 
-    def logits(self, states: Tensor) -> Tensor: ...
+    def logits(self, states: Tensor) -> Tensor:
+        """The logits (…, vocab) of decoder states (…, width)."""
 
 
 class FertilityModel(ParallelModel, Protocol):
@@ -116,6 +127,8 @@ class SpeechModel(Seq2SeqModel, Protocol):
 
 
 class CausalModel(ModelBase, TokenModel[Cache], Protocol):
+    """A model that predicts the next token of a text."""
+
     @property
     def context(self) -> int | None:
         """The longest text; None: any length."""
@@ -123,39 +136,53 @@ class CausalModel(ModelBase, TokenModel[Cache], Protocol):
     def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
         """States (batch, tokens, width). With a memory or cache, the text continues what that holds."""
 
-    def logits(self, states: Tensor) -> Tensor: ...
+    def logits(self, states: Tensor) -> Tensor:
+        """The logits (…, vocab) of states (…, width)."""
 
     def new_memory(self, rows: int) -> Cache | None:
         """The memory that carries over between windows of a text; None if the model has none."""
 
 
 class EncoderModel(ModelBase, Protocol):
+    """A model that reads a text in both directions."""
+
     @property
     def context(self) -> int | None:
         """The longest row; None: any length."""
 
-    def encode(self, text: Inputs) -> Encoded: ...
+    def encode(self, text: Inputs) -> Encoded:
+        """Read the text, or another input."""
 
 
 class LabelModel(EncoderModel, Protocol):
+    """An encoder with a head for labels or tags."""
+
     def label_logits(self, encoded: Encoded) -> Tensor:
         """(batch, labels), or of tags (batch, tokens, labels)."""
 
 
 class MaskedModel(EncoderModel, Protocol):
-    def logits(self, states: Tensor) -> Tensor: ...
+    """An encoder that predicts masked tokens."""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """The logits (…, vocab) of states (…, width)."""
 
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         """(batch, 2)"""
 
 
 class BoxModel(ModelBase, Protocol):
+    """A model that finds objects in an image."""
+
     denoising: int  # groups of noised boxes in training
 
-    def detect(self, image: Inputs, noised: NoisedBoxes | None = None) -> Detections: ...
+    def detect(self, image: Inputs, noised: NoisedBoxes | None = None) -> Detections:
+        """The answers of the object queries; `noised` are boxes to denoise, in training."""
 
 
 class EmbeddingModel(ModelBase, Protocol):
+    """A model whose vectors are compared by their cosine."""
+
     log_scale: Tensor  # (1,): the logarithm of what the cosines are multiplied by
 
     def embed(self, inputs: Inputs) -> Tensor:
@@ -222,7 +249,7 @@ if TYPE_CHECKING:
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:
         return model
 
-    def _check_labels(model: bert.Model | vit.Model | generic.Classifier) -> LabelModel:
+    def _check_labels(model: bert.Model | vit.Model | generic.RowClassifier) -> LabelModel:
         return model
 
     def _check_masked(model: bert.Model) -> MaskedModel:

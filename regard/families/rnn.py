@@ -24,6 +24,8 @@ Attention = Annotated[slots.Additive | slots.Dense, Field(discriminator="kind")]
 
 
 class Config(generic.BaseConfig):
+    """The settings of a recurrent model."""
+
     family: Literal["rnn"] = "rnn"
     size: str = "small"
     cell: Cell = "lstm"
@@ -56,6 +58,7 @@ def encoder(c: Config) -> Stack:
 
 
 def decoder(c: Config, cross: bool) -> Stack:
+    """A recurrent stack, with cross-attention if there is a source."""
     layers = [
         Layer(
             Recurrence(c.width, c.cell),
@@ -69,10 +72,12 @@ def decoder(c: Config, cross: bool) -> Stack:
 
 
 def residual(c: Config) -> Residual:
+    """A sub-layer with its residual connection."""
     return Residual(nn.LayerNorm(c.width), norm_first=True, dropout=c.dropout)
 
 
 def initial(c: Config) -> dict[str, Rule]:
+    """The initialization table."""
     return {
         r".*norm\.weight": ones,
         r".*weight_ih_l0": glorot,
@@ -85,4 +90,5 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> generic.GenericModel:
+    """The model for the head of the task."""
     return generic.StackBuilder(encoder, decoder, initial(c))(c)

@@ -15,19 +15,24 @@ Strategy: TypeAlias = Literal["greedy", "sample", "beam", "ctc", "argmax", "aver
 
 
 def need_nothing(config: Any) -> str | None:
+    """No settings need pretrained weights."""
     return None
 
 
 def any_length(config: Any) -> int | None:
+    """The length of the input is not limited."""
     return None
 
 
 def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A start sets nothing more."""
     return {}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
+    """What the models of a family read and write, and how they start from others."""
+
     reads: frozenset[Modality]
     writes: frozenset[Output]
     strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next` (decode.kind)

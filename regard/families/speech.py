@@ -25,10 +25,14 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class CTC(Base):
+    """The settings of the CTC loss of an encoder."""
+
     weight: Share = 0.3  # of the CTC loss in training, beside 1 - weight of the decoder's; 0: no CTC
 
 
 class Config(Base):
+    """The settings of a speech recognizer."""
+
     family: Literal["speech"] = "speech"
     size: str = "small"
     vocab: Count = 0  # 0: the tokenizer's size
@@ -68,6 +72,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    """Frames through strided convolutions, an encoder with CTC, and a decoder."""
+
     stride = 4  # frames of an encoder position
 
     def __init__(self, c: Config) -> None:

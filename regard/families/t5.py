@@ -59,6 +59,8 @@ SPEC = SEQ2SEQ
 
 
 class Model(nn.Module):
+    """T5 (1910.10683): encoder and decoder with bucketed relative positions."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.source = nn.Embedding(c.vocab, c.width)

@@ -18,6 +18,8 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a Transformer."""
+
     family: Literal["transformer"] = "transformer"
     size: str = "small"
     vocab: Count = 0  # of the source; 0: the tokenizer's size
@@ -55,6 +57,8 @@ SPEC = SEQ2SEQ
 
 
 class Model(nn.Module):
+    """The Transformer (1706.03762): encoder and decoder."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.scale = c.width**0.5 if c.scaled else 1.0

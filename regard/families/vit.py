@@ -24,6 +24,8 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a Vision Transformer."""
+
     family: Literal["vit"] = "vit"
     size: str = "S/16"
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
@@ -79,6 +81,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    """ViT (2010.11929): an image as a sequence of patches."""
+
     no_decay = ("first",)
 
     def __init__(self, c: Config) -> None:

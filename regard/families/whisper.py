@@ -22,6 +22,8 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a Whisper model."""
+
     family: Literal["whisper"] = "whisper"
     size: str = "base"
     vocab: Count = 0  # 0: the tokenizer's size
@@ -66,6 +68,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    """Whisper (2212.04356): log-mel frames through convolutions, encoder and decoder."""
+
     ctc_weight = 0.0  # it has no CTC
     stride = 2  # frames of an encoder position
 

@@ -34,6 +34,8 @@ Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 
 
 class Config(Base):
+    """The settings of a Transformer-XL."""
+
     family: Literal["xl"] = "xl"
     size: str = "base"
     vocab: Count = 0  # 0: the tokenizer's size
@@ -76,6 +78,8 @@ SPEC = CAUSAL
 
 
 class Model(nn.Module):
+    """Transformer-XL (1901.02860): relative positions and a memory of earlier segments."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.memory, self.window, self.scale = c.memory, c.memory - 1 if c.same_length else None, c.width**0.5

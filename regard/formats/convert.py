@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..files import atomic_write
 from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
+from ..progress import stage
 from ..run_folder import is_run, read_run
 from . import ctranslate2, peft
 from .huggingface import (
@@ -142,10 +143,12 @@ def convert(
             predictor = with_filled_heads(predictor)
             report["heads"] = f"{len(names)} pruned heads are zeros: the format has as many heads in every layer"
         metrics = predictor.evaluate(data) if data is not None else {}
+        stage(f"writing {to or 'the run'}")
         if to is None or exporter is None:
             copy_run(path, predictor, draft, average, merge)
         else:
             exporter.write(predictor, draft, precision)
+            stage(f"comparing it with {path}")
             report["checked"] = exporter.check(predictor, draft, precision)
             readme = model_card(predictor, path, out.name, LIBRARIES[to], exporter, metrics, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")

@@ -22,6 +22,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": 
 
 
 def import_ctranslate2() -> Any:
+    """The library, or a UserError that names the extra to install."""
     try:
         import ctranslate2
     except ImportError as error:
@@ -91,6 +92,7 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
 
 
 def fill_stack(spec: Any, stack: Any, model: transformer.Model, table: nn.Embedding, run: Run) -> None:
+    """Copy a stack into its CTranslate2 specification."""
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
     spec.scale_embeddings = float(model.scale)
@@ -107,6 +109,7 @@ def fill_stack(spec: Any, stack: Any, model: transformer.Model, table: nn.Embedd
 
 
 def fill_attention(spec: Any, attention: Any, residual: Any) -> None:
+    """Copy attention into its CTranslate2 specification."""
     if len(spec.linear) == 2:  # self-attention: query, key and value have one input
         fill_linear(spec.linear[0], attention.query, attention.key, attention.value)
     else:
@@ -119,6 +122,7 @@ def fill_attention(spec: Any, attention: Any, residual: Any) -> None:
 
 
 def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
+    """Copy a feed-forward into its CTranslate2 specification."""
     if hasattr(feed, "gate"):
         fill_linear(spec.linear_0, feed.gate)
         fill_linear(spec.linear_0_noact, feed.into)
@@ -136,6 +140,7 @@ def fill_linear(spec: Any, *maps: nn.Linear) -> None:
 
 
 def fill_norm(spec: Any, ours: nn.Module) -> None:
+    """Copy a norm into its CTranslate2 specification."""
     spec.gamma = ours.weight
     if getattr(ours, "bias", None) is not None:
         spec.beta = ours.bias

@@ -48,6 +48,7 @@ def model_card(
 
 
 def section(title: str, lines: list[str]) -> list[str]:
+    """A heading with its text; empty without text."""
     return ["", f"## {title}", "", *lines] if lines else []
 
 
@@ -125,13 +126,14 @@ def evaluation_metrics(run: Run, metrics: JsonMapping | None) -> list[str]:
     """The metrics on test data."""
     if not metrics:
         return []
-    signatures = {name: metrics[f"{name} signature"] for name in TEXT_METRICS if f"{name} signature" in metrics}
+    signatures = {name: metrics[f"{name}_signature"] for name in TEXT_METRICS if f"{name}_signature" in metrics}
     counts = [f"{metrics[name]:,} test {name}" for name in ("examples", "tokens") if name in metrics]
     policy = f" ({metrics['policy']})" if "policy" in metrics else ""
     return [f"On {counts[0]}{policy}:", "", *metric_table(run, metrics, signatures)]
 
 
 def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) -> list[str]:
+    """Metrics as a table in Markdown."""
     known = (*METRICS, *(metric.name for metric in TASKS[run.task].metrics))
     names = [name for name in dict.fromkeys(known) if name in metrics]
     escaped = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
@@ -143,6 +145,7 @@ def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) 
 
 
 def transformers_usage(predictor: "TranslatePredictor") -> str:
+    """A usage example with transformers."""
     from .huggingface.tokenizer_export import has_target_folder
 
     target = "source"
@@ -165,6 +168,7 @@ transformers ends a beam search as regard does with `decode.early_stopping=heuri
 
 
 def ctranslate2_usage(predictor: "TranslatePredictor") -> str:
+    """A usage example with CTranslate2."""
     decode = predictor.run.decode
     beam = decode.beam if decode.kind == "beam" else 1
     target = "source" if predictor.source is predictor.target else 'Tokenizer.from_file("target/tokenizer.json")'
@@ -189,6 +193,7 @@ as in regard with `decode.early_stopping=first`.
 
 
 def bert_usage(predictor: "AnyPredictor") -> str:
+    """A usage example of an encoder."""
     from .huggingface.bert import architecture
 
     return encoder_usage(architecture(predictor.run.model))

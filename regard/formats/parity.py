@@ -48,10 +48,12 @@ NEUTRAL |= {"min_tokens": 0, "repetition_penalty": 1.0, **asdict(TokenRules())}
 
 
 def greedy(max_tokens: int) -> JsonObject:
+    """The settings of a greedy search without other rules."""
     return NEUTRAL | {"kind": "greedy", "max_tokens": max_tokens}
 
 
 def beam(max_tokens: int, early_stopping: str) -> JsonObject:
+    """The settings of a beam search without other rules."""
     return NEUTRAL | {"kind": "beam", "beam": BEAM, "max_tokens": max_tokens, "early_stopping": early_stopping}
 
 
@@ -192,6 +194,7 @@ def whole_texts(predictor: "TranslatePredictor", texts: list[str], decode: JsonM
 
 
 def best_hypotheses(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[Hypothesis]:
+    """The best hypothesis of every source."""
     return [found[0] for found in predictor.search(texts, predictor.decode_settings(decode))]
 
 

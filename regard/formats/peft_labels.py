@@ -24,6 +24,7 @@ def write_processors(predictor: AnyPredictor, folder: Path) -> None:
 
 
 def base_labels(base: Path) -> list[str]:
+    """The labels of the base of an adapter."""
     from .huggingface.bert import LABELED, label_names
     from .huggingface.folder import folder_config
 

@@ -9,8 +9,8 @@ from ..errors import UserError
 
 Detection = tuple[str, float, Sequence[float]]  # label, score, corners in pixels
 NAMES = (
-    "ap", "ap50", "ap75", "ap small", "ap medium", "ap large", "ar 1", "ar 10", "ar 100", "ar small", "ar medium",
-    "ar large",
+    "ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "ar_1", "ar_10", "ar_100", "ar_small", "ar_medium",
+    "ar_large",
 )  # fmt: skip
 MOST = 100  # detections of an image that count
 
@@ -60,7 +60,7 @@ class ClassTable(dict[str, dict[str, float]]):
         widest = max(map(len, self), default=0)
         lines = [f"  {'':{widest}}      ap    ap50    ap75  ar 100   count"]
         for label, row in self.items():
-            numbers = "  ".join(f"{row[name]:.4f}" for name in ("ap", "ap50", "ap75", "ar 100"))
+            numbers = "  ".join(f"{row[name]:.4f}" for name in ("ap", "ap50", "ap75", "ar_100"))
             lines.append(f"  {label:{widest}}  {numbers}  {row['count']:6d}")
         return "\n" + "\n".join(lines)
 
@@ -78,7 +78,7 @@ def _by_class(table: Mapping[str, Any], truths: Sequence[Truth], labels: Sequenc
         )
         rows[label] = {
             "ap": float(own.mean()), "ap50": float(own[0].mean()), "ap75": float(own[5].mean()),
-            "ar 100": float(recall[:, number].mean()), "count": count,
+            "ar_100": float(recall[:, number].mean()), "count": count,
         }  # fmt: skip
     return rows
 

@@ -19,7 +19,7 @@ def label_metrics(predicted: Sequence[str], gold: Sequence[str]) -> dict[str, An
     return {
         "accuracy": correct / max(len(gold), 1),
         "f1": table.f1,
-        "micro f1": _f1(correct, len(predicted), len(gold)),
+        "micro_f1": _f1(correct, len(predicted), len(gold)),
         "labels": table,
         "confusion": ConfusionMatrix(predicted, gold),
     }
@@ -125,9 +125,9 @@ def span_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str
     total = _row(len(ours & theirs), len(ours), len(theirs))
     return {
         "spans": total["f1"],
-        "span precision": total["precision"],
-        "span recall": total["recall"],
-        "span kinds": SpanTable(rows),
+        "span_precision": total["precision"],
+        "span_recall": total["recall"],
+        "span_kinds": SpanTable(rows),
     }
 
 

@@ -13,6 +13,7 @@ KEPT = "\ue000"  # stands for an apostrophe or a decimal point that stays; priva
 
 
 def normalize_none(text: str) -> str:
+    """The text itself."""
     return text
 
 

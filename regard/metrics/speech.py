@@ -25,7 +25,7 @@ def speech_metrics(found: Sequence[str], references: Sequence[str], normalize: s
         "words": words["length"],
         **{edit: words[edit] for edit in EDITS},
         "characters": characters["length"],
-        **{f"character {edit}": characters[edit] for edit in EDITS},
+        **{f"character_{edit}": characters[edit] for edit in EDITS},
         "normalize": normalize,
     }
 

@@ -76,9 +76,9 @@ def check_same_signatures(systems: Sequence[Mapping[str, object]]) -> None:
     first = systems[0]
     for other in systems[1:]:
         for key, value in first.items():
-            if key.endswith(" signature") and other.get(key) != value:
+            if key.endswith("_signature") and other.get(key) != value:
                 raise UserError(
-                    f"{first['run']} and {other['run']} have different signatures of {key.removesuffix(' signature')} "
+                    f"{first['run']} and {other['run']} have different signatures of {key.removesuffix('_signature')} "
                     f"({value} and {other.get(key)}); set eval.tokenize for all"
                 )
 

@@ -63,6 +63,7 @@ def sinusoids(shares: Tensor, width: int) -> Tensor:
 
 
 def logit(shares: Tensor) -> Tensor:
+    """The inverse of the sigmoid, for shares away from 0 and 1."""
     return torch.logit(shares.float().clamp(LIMIT, 1 - LIMIT))
 
 

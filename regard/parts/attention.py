@@ -16,6 +16,8 @@ FUSED_DEVICES = ("cuda",)  # where one large product is faster than three; elsew
 
 
 class Attention(SequenceMixer):
+    """Multi-head attention: projections, rotation, cache, kernel, output projection."""
+
     fused = False  # one product for query, key and value of self-attention: for inputs of many tokens
 
     def __init__(
@@ -84,6 +86,7 @@ class Attention(SequenceMixer):
         return self.kernel.weights(q, k, mask, bias)
 
     def project_qkv(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, keys and values, split into heads."""
         if self.fused and query is key and key is value and query.device.type in FUSED_DEVICES and self._plain_maps():
             maps = self.query, self.key, self.value
             weight = torch.cat([each.weight for each in maps])
@@ -104,6 +107,7 @@ class Attention(SequenceMixer):
         return type(self) is Attention and self.kernel.unpadded
 
     def split_heads(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) -> (batch, heads, tokens, width of a head)"""
         heads = torch.unflatten(x, -1, (-1, self.head_width))
         return heads.transpose(1, 2)  # (batch, heads, tokens, head_width)
 
@@ -130,5 +134,6 @@ def fuse_projections(model: nn.Module) -> None:
 
 
 def uneven_heads_message(width: int, heads: int) -> str:
+    """The message for heads that do not divide the width."""
     near = max(width // heads, 1) * heads
     return f"width {width} does not divide into {heads} heads; use {near} or {near + heads}"

@@ -12,6 +12,8 @@ STEPS = 2**16
 
 
 class Dropout(nn.Dropout):
+    """Dropout that is the identity at inference."""
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not self.p:
             return x

@@ -37,6 +37,8 @@ def activate(x: Tensor, act: Activation) -> Tensor:
 
 
 class FeedForward(nn.Module):
+    """Two linear maps with an activation between them."""
+
     def __init__(
         self, width: int, inner: int, act: Activation = "relu", bias: bool = True, dropout: float = 0.0
     ) -> None:
@@ -79,6 +81,7 @@ class ConvFeedForward(FeedForward):
         return super().forward(self.with_neighbors(x, mask))
 
     def with_neighbors(self, x: Tensor, mask: Mask) -> Tensor:
+        """The tokens beside their neighbors."""
         return gather_neighbors(x, mask, self.size // 2, self.size // 2)
 
 

@@ -24,6 +24,7 @@ def supports(mask: Mask, device: torch.device) -> bool:
 
 
 def attend_packed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
+    """Attention within the texts of packed rows."""
     blocks = packed_block_mask(mask, q.size(2), k.size(2), q.device)
     out: Tensor = flex_attention(q, k, v, block_mask=blocks, scale=scale, enable_gqa=q.size(1) != k.size(1))
     return out
@@ -58,11 +59,13 @@ def is_compiling(device: torch.device) -> bool:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, score: ScoreRule | None = None) -> Tensor:
+    """Attention by FlexAttention, with the rule of a mask."""
     out: Tensor = flex_attention(q, k, v, score_mod=score, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
     return out
 
 
 def block_count(tokens: int) -> int:
+    """The number of blocks that cover so many tokens."""
     return -(-tokens // BLOCK)
 
 

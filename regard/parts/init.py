@@ -10,10 +10,12 @@ Rule = Callable[[Tensor], Tensor]
 
 
 def normal(std: float) -> Rule:
+    """Draw from a normal distribution."""
     return lambda tensor: init.normal_(tensor, 0.0, std)
 
 
 def glorot(tensor: Tensor) -> Tensor:
+    """Draw from Glorot's uniform distribution."""
     return init.xavier_uniform_(tensor)
 
 
@@ -23,10 +25,12 @@ def fan_in(tensor: Tensor) -> Tensor:
 
 
 def zeros(tensor: Tensor) -> Tensor:
+    """Set all values to 0."""
     return init.zeros_(tensor)
 
 
 def ones(tensor: Tensor) -> Tensor:
+    """Set all values to 1."""
     return init.ones_(tensor)
 
 
@@ -45,6 +49,7 @@ def forget_gate_ones(tensor: Tensor) -> Tensor:
 
 
 def unchanged(tensor: Tensor) -> Tensor:
+    """Keep the values."""
     return tensor
 
 

@@ -27,6 +27,7 @@ class Inputs:
     scaling: Tensor | None = None  # (3, channels): 255, mean and deviation. `values` are bytes, which `to` normalizes
 
     def mask(self) -> Mask:
+        """What a query may attend to."""
         return Mask(
             positions=self.positions,
             key_valid=self.valid,
@@ -50,6 +51,7 @@ class Inputs:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all tensors."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":

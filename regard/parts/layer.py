@@ -16,6 +16,7 @@ from .feed import FeedForward
 from .masks import Mask
 from .mixer import SequenceMixer
 from .positions import Positions, PositionTerms
+from .recording import current_state_recorder
 
 
 class Residual(nn.Module):
@@ -48,9 +49,11 @@ class Cross:
     owns_mask: bool = False  # no one else holds the mask, so that it can change in place
 
     def layer_cache(self, index: int) -> CrossCache | None:
+        """The projected source of one layer."""
         return self.layer_caches[index] if self.layer_caches else None
 
     def select(self, rows: Tensor) -> "Cross":
+        """The source of some rows."""
         for layer_cache in self.layer_caches:
             layer_cache.select(rows)
         return replace(self, mask=self.mask.select(rows))
@@ -117,12 +120,16 @@ class Layer(nn.Module):
         return x
 
     def feed_forward(self, x: Tensor, mask: Mask) -> Tensor:
+        """The feed-forward sub-layer."""
         assert self.feed is not None
         out: Tensor = self.feed(x, mask)
         return out
 
     def cross_attend(self, x: Tensor, cross: Cross, index: int) -> Tensor:
-        """Rows of x that share one source become queries of one row: its keys and values are computed once."""
+        """The cross-attention sub-layer.
+
+        Rows of x that share one source become queries of one row: its keys and values are computed once.
+        """
         assert self.cross is not None
         if cross.source is not None and len(cross.source) == 1 < len(x):
             return self.cross_attend(x.flatten(0, 1)[None], cross, index)[0].view_as(x)
@@ -181,6 +188,8 @@ class Stack(nn.Module):
         for last in self.layer_outputs(x, mask, cross, cache, position_terms):  # noqa: B007
             pass
         out: Tensor = self.norm(last)
+        if record := current_state_recorder():
+            record(self, len(self.layers), out)
         return out
 
     def _supports_unpadded(self) -> bool:
@@ -203,8 +212,13 @@ class Stack(nn.Module):
             cross = cache.cross
         if cross is not None:
             cross = replace(cross, mask=cross.mask.memoized())
+        record = current_state_recorder()
+        if record:
+            record(self, 0, x)
         for i, layer in enumerate(self.layers):
             x = layer(x, masks[i], terms[i], cache.layers[i] if cache is not None else None, cross, i)
+            if record:
+                record(self, i + 1, x)
             yield x
 
     def _masks_and_terms(
@@ -261,6 +275,7 @@ def share_across_layers(stack: Stack) -> None:
 
 
 def check_compatible(stack: Stack) -> None:
+    """Refuse parts that do not fit each other."""
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     unbiasable = [part for part in stack.modules() if not getattr(part, "biasable", True)]
     sublayers = [each for layer in stack.layers for each in (layer.attention, layer.feed) if each is not None]

@@ -51,6 +51,7 @@ class Mask:
             raise ValueError(reasons.get(name, f"{who} does not honor Mask.{name}; use dense attention"))
 
     def set_fields(self) -> list[str]:
+        """The names of the fields that are set."""
         return [name for name in FIELDS if (value := getattr(self, name)) is not None and value is not False]
 
     @property
@@ -109,12 +110,15 @@ class Mask:
         return build()
 
     def fields(self) -> dict[str, Any]:
+        """The fields by name."""
         return {name: getattr(self, name) for name in FIELDS}
 
     def replace(self, **changes: Any) -> "Mask":
+        """The mask with other fields."""
         return Mask(**self.fields() | changes)
 
     def memoized(self) -> "CachedMask":
+        """The mask with a memory for what kernels derive from it."""
         return CachedMask(**self.fields())
 
     def select(self, rows: Tensor) -> "Mask":

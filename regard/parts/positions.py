@@ -23,12 +23,15 @@ class PositionTerms:
     includes_mask = False  # True: `bias` already hides what the mask hides
 
     def add_to_query_key(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys with what positions add to them."""
         return query, key  # (batch, tokens, width)
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated queries and keys."""
         return q, k  # (batch, heads, tokens, head_width)
 
     def bias(self, q: Tensor) -> Tensor | None:
+        """What positions add to the scores; None: nothing."""
         return None  # broadcastable to (batch, heads, queries, keys), in units of the final score
 
     def select_queries(self, index: Tensor) -> "PositionTerms":
@@ -40,10 +43,13 @@ NO_POSITIONS = PositionTerms()
 
 
 class Positions(nn.Module):
+    """A scheme of positions; this one adds nothing."""
+
     biased = False  # True: it adds to scores, so a stack refuses kernels without scores
     context: int | None = None  # number of supported positions; None: unlimited
 
     def add_to_input(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The input with position vectors."""
         return x
 
     def terms(self, x: Tensor, given: Mask, visible_mask: Mask) -> PositionTerms:
@@ -52,6 +58,7 @@ class Positions(nn.Module):
 
 
 def query_key_positions(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+    """The positions of queries and keys."""
     keys = x.size(1) if mask.key_positions is None else mask.key_positions.size(1)
     return mask.query_key_positions(x.size(1), keys, x.device)
 
@@ -73,6 +80,7 @@ class LearnedPositions(Positions):
 
 
 def beyond_context_message(tokens: int, context: int) -> str:
+    """The message for a text that is longer than the positions."""
     return (
         f"a text of {tokens} tokens is longer than the {context} learned positions; "
         "shorten it, or train with more (model.positions.tokens) or with model.positions.kind=rotary or sinusoid"
@@ -105,6 +113,7 @@ class SinusoidPositions(FrequencyPositions):
         self.layout = layout
 
     def vectors(self, positions: Tensor) -> Tensor:
+        """The vectors of positions."""
         angle = positions[..., None] * self.rate  # positions may be fractional: DETR's grid
         sin, cos = angle.sin(), angle.cos()
         if self.layout == "interleaved":
@@ -152,6 +161,8 @@ class RotaryPositions(FrequencyPositions):
 
 
 class RotaryTerms(PositionTerms):
+    """The rotations of one call."""
+
     def __init__(self, queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor]) -> None:
         self.queries, self.keys = queries, keys
 
@@ -168,6 +179,7 @@ class RotaryTerms(PositionTerms):
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs of values."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
@@ -204,6 +216,8 @@ class BucketPositions(Positions):
 
 
 class BiasTerms(PositionTerms):
+    """A bias of one call."""
+
     includes_mask = True
 
     def __init__(self, scores: Tensor) -> None:

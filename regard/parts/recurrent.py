@@ -158,6 +158,7 @@ class Recurrence(StatefulMixer):
 
 
 def run_outputs(layer: nn.Module, x: Tensor) -> Tensor:
+    """The outputs of a recurrent layer, without its last state."""
     return run_in_chunks(layer, x)[0]
 
 
@@ -171,6 +172,7 @@ def run_in_chunks(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tenso
 
 
 def odd_width_message(width: int) -> str:
+    """The message for an odd width."""
     return f"width {width} cannot be halved between two directions; use {width - 1} or {width + 1}"
 
 
@@ -294,8 +296,10 @@ class StandaloneMixer(nn.Module):
 
 
 def standalone_recurrence(width: int, cell: Cell = "lstm", bidirectional: bool = True) -> StandaloneMixer:
+    """A recurrence outside a stack."""
     return StandaloneMixer(Recurrence(width, cell, bidirectional))
 
 
 def standalone_convolution(width: int, size: int = 3, causal: bool = False) -> StandaloneMixer:
+    """A convolution outside a stack."""
     return StandaloneMixer(GatedConvolution(width, size, causal))

@@ -19,11 +19,13 @@ FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: refuse misspel
 
 
 def check_share(value: float, key: str) -> None:
+    """Refuse a value outside 0 … 1."""
     if not 0 <= value < 1:
         raise ValueError(f"{key} is {value}; expected at least 0 and less than 1")
 
 
 def check_at_least(least: int, value: int, key: str) -> None:
+    """Refuse a value below a bound."""
     if value < least:
         raise ValueError(f"{key} is {value}; expected at least {least}")
 
@@ -212,6 +214,8 @@ class Lowrank:
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoid:
+    """Sinusoidal positions."""
+
     kind: Literal["sinusoid"] = "sinusoid"
     layout: positions.SinusoidLayout = "interleaved"
     __pydantic_config__: ClassVar[Any] = FORBID
@@ -222,6 +226,8 @@ class Sinusoid:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
+    """Learned positions."""
+
     kind: Literal["learned"] = "learned"
     tokens: int = 512
     __pydantic_config__: ClassVar[Any] = FORBID
@@ -235,6 +241,8 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
+    """Rotary positions (2104.09864)."""
+
     kind: Literal["rotary"] = "rotary"
     base: float = 10000.0
     __pydantic_config__: ClassVar[Any] = FORBID
@@ -262,6 +270,8 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNorm:
+    """Layer normalization."""
+
     kind: Literal["layer"] = "layer"
     eps: float = 1e-5
     __pydantic_config__: ClassVar[Any] = FORBID
@@ -272,6 +282,8 @@ class LayerNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNorm:
+    """Normalization by the root mean square."""
+
     kind: Literal["rms"] = "rms"
     eps: float = 1e-6
     __pydantic_config__: ClassVar[Any] = FORBID
@@ -311,6 +323,8 @@ class Frozen:
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
+    """A feed-forward of two linear maps."""
+
     kind: Literal["plain"] = "plain"
     act: Activation = "relu"
     dropout: float = 0.0
@@ -325,6 +339,8 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True)
 class Gated:
+    """A feed-forward with a gate."""
+
     kind: Literal["gated"] = "gated"
     act: Activation = "silu"
     dropout: float = 0.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .masks import Mask
-from .recording import current_recorder
+from .recording import current_recorder, current_state_recorder
 
 
 def supports(x: Tensor, mask: Mask) -> bool:
@@ -16,7 +16,8 @@ def supports(x: Tensor, mask: Mask) -> bool:
 
     Recorded weights are stored by row, so a recorded call keeps its padding.
     """
-    needs_rows = torch.is_grad_enabled() or torch.compiler.is_compiling() or current_recorder() is not None
+    recorded = current_recorder() is not None or current_state_recorder() is not None
+    needs_rows = torch.is_grad_enabled() or torch.compiler.is_compiling() or recorded
     if x.device.type != "cpu" or needs_rows or mask.key_valid is None or not mask.only("key_valid", "positions"):
         return False
     return has_contiguous_rows(mask.key_valid)

@@ -39,7 +39,8 @@ class Processor(Protocol):
     file: ClassVar[str]  # its usual file name in a run folder
 
     @property
-    def modality(self) -> Modality: ...
+    def modality(self) -> Modality:
+        """What its tensors are."""
 
     def encode(self, raw: Any, rng: Rng | None = None) -> Array:
         """`rng` is None outside training; with it, the field may be augmented (noise, SpecAugment, random crops)."""
@@ -47,7 +48,8 @@ class Processor(Protocol):
     def cost(self, encoded: Array) -> int:
         """What the budget of a step counts (tokens, frames, patches), of the example encoded without `rng`."""
 
-    def collate(self, encoded: Sequence[Array]) -> Inputs: ...
+    def collate(self, encoded: Sequence[Array]) -> Inputs:
+        """Encoded values as one batch."""
 
     def decode(self, values: Any) -> Any:
         """Back to the raw form, for people."""
@@ -56,7 +58,8 @@ class Processor(Protocol):
         """Write one file; `load` reads it."""
 
     @classmethod
-    def load(cls, path: Path) -> Self: ...
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
 
 
 BUILTIN: dict[str, str | type[Processor]] = {
@@ -130,10 +133,12 @@ class SavedSettings:
     version: ClassVar[int] = 1
 
     def save(self, path: Path) -> None:
+        """Write one file."""
         write_saved(path, self.kind, self.version, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
         values = read_saved(path, cls.kind, cls.version)
         known = [field.name for field in fields(cls)]
         if unknown := [name for name in values if name not in known]:

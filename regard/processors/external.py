@@ -12,7 +12,7 @@ from tokenizers import decoders
 from ..errors import UserError
 from ..files import atomic_write
 from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback, replace_invalid_bytes
-from .tokenizers import ROLES, byte_letters, refuse_surrogates
+from .tokenizers import MASK, ROLES, byte_letters, refuse_surrogates
 
 SPACE = "▁"
 ENCODER, DECODER = "cutter", "joiner"  # the keys of the two sentencepiece models in the file of a MarianTokenizer
@@ -38,6 +38,9 @@ class FolderTokenizer:
         self.backend, self.size = backend, backend.get_vocab_size()
         self.pad, self.start, self.end, self.unk = pad, start, end, unk
         self.adds_start = backend.encode("a").ids[:1] == [start]  # True if the folder puts START before every text
+        masks = (backend.token_to_id(name) for name in (MASK, "[MASK]"))
+        self.mask: int | None = next((number for number in masks if number is not None), None)
+        self.symbols: dict[int, str] = {}  # tokens that are never masked
         self._added = set(backend.get_added_tokens_decoder())
         byte_level = isinstance(backend.decoder, decoders.ByteLevel)
         self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if byte_level else {}
@@ -122,9 +125,13 @@ def sentencepiece_processor(model_file: str | None = None, model_proto: bytes | 
     return cast(SentencePiece, SentencePieceProcessor(model_file=model_file, model_proto=model_proto))
 
 
-def load_external(whole: dict[str, Any]) -> FolderTokenizer | MarianTokenizer:
+def load_external(whole: dict[str, Any]) -> Any:
     """The tokenizer that `save` wrote."""
     roles = whole.pop(ROLES)
+    if "own" in roles:
+        from .own_tokenizer import load_own
+
+        return load_own(roles)
     if "control" in roles:
         from .whisper_tokens import ControlTokens, WhisperTokenizer
 
@@ -137,5 +144,6 @@ def load_external(whole: dict[str, Any]) -> FolderTokenizer | MarianTokenizer:
 
 
 def write_tokenizer(path: Path, whole: dict[str, Any]) -> None:
+    """Write the file of a tokenizer, atomically."""
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(whole, ensure_ascii=False) + "\n", encoding="utf-8")

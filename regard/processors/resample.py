@@ -47,6 +47,7 @@ def change_speed(samples: Array, up: int, down: int) -> Array:
 
 
 def check_rate(rate: int, name: str = "a sound") -> None:
+    """Refuse a sampling rate that no recording has."""
     if not RATES[0] <= rate <= RATES[1]:
         raise UserError(
             f"{name} has {rate} samples per second; expected {RATES[0]} to {RATES[1]}, perhaps it is damaged"

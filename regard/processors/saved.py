@@ -14,6 +14,7 @@ LIST = "processors.json"  # in folders without run.json
 
 
 def processor_class(kind: str) -> type[Processor]:
+    """The class of a kind of processor."""
     found = PROCESSORS[kind]
     if not isinstance(found, str):
         return found

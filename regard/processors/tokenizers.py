@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 from ..config.schema import TokenizerConfig as TokenizerConfig
 from ..errors import UserError
 from ..files import atomic_write
+from ..progress import track
 from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback
 
 # One thread per call; callers may use several threads. The threads of the library make a later fork warn or hang.
@@ -49,10 +50,17 @@ class Tokenizer(Protocol):
     end: int
     unk: int
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]: ...
-    def pieces(self, ids: Sequence[int]) -> list[str]: ...
-    def save(self, path: Path) -> None: ...
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of every text."""
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of every row of ids."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A readable token per id."""
+
+    def save(self, path: Path) -> None:
+        """Write one file, which `load_tokenizer` reads."""
 
 
 class TrainedTokenizer:
@@ -134,6 +142,7 @@ def sentinel(number: int) -> str:
 
 
 def refuse_surrogates(text: str) -> None:
+    """Refuse a text that UTF-8 cannot represent."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError(f"{text!r} is not valid Unicode: it holds half a surrogate pair; correct the text")
 
@@ -182,7 +191,7 @@ def train_tokenizer(settings: TokenizerConfig, texts: Iterable[str], control: Se
         backend = _train_wordpiece(backend, texts, symbols, vocab)
     elif settings.kind != "byte":
         cut = _word_cutter(backend) if settings.kind in ("bpe", "unigram") else lambda text: [text]
-        backend.train_from_iterator(_sample(texts, symbols, cut), _trainer(settings.kind, vocab))
+        backend.train_from_iterator(_tracked(_sample(texts, symbols, cut)), _trainer(settings.kind, vocab))
     if settings.kind == "unigram":
         backend = _round_scores(backend)
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
@@ -277,7 +286,7 @@ def _train_wordpiece(backend: Backend, texts: Iterable[str], symbols: Sequence[s
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
     )
-    backend.train_from_iterator(_sample(texts, symbols, _word_cutter(backend)), trainer)
+    backend.train_from_iterator(_tracked(_sample(texts, symbols, _word_cutter(backend))), trainer)
     whole = json.loads(backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in SPECIALS]
     return Backend.from_str(json.dumps(whole))
@@ -337,6 +346,10 @@ def _sample(
         places = range(first, min(first + 1000, count))
         some = (part for place in places for part in separators.split(texts[place * len(texts) // count]))
         yield [each for part in some for each in cut(part)]
+
+
+def _tracked(texts: Iterator[list[str]]) -> Iterator[list[str]]:
+    return track(texts, "texts read for the tokenizer", size=len)
 
 
 def _round_scores(backend: Backend) -> Backend:

@@ -108,6 +108,7 @@ def date_pair(
 
 
 def random_time(rng: random.Random, day: datetime.date) -> datetime.datetime:
+    """A random time of the day."""
     hour, minute, second = rng.randrange(24), rng.randrange(60), rng.randrange(60)
     return datetime.datetime(day.year, day.month, day.day, hour, minute, second)
 
@@ -171,14 +172,17 @@ class MarkedFields:
 
 
 def date_formatter(pattern: Pattern, place: Locale) -> DateFormat:
+    """A function that writes dates of a locale in one way."""
     return lambda moment: str(pattern.format % MarkedFields(moment, place))
 
 
 def names_weekday(pattern: Pattern) -> bool:
+    """True if a pattern has the weekday."""
     return "%(E" in pattern.format or "%(c" in pattern.format  # in a sentence, or standalone
 
 
 def join_date_time(template: str, date: str, time: str) -> str:
+    """A date and a time as a locale joins them."""
     return template.replace("'", "").replace("{1}", date).replace("{0}", time)
 
 
@@ -202,6 +206,7 @@ def date_probes() -> list[datetime.datetime]:
 
 
 def time_probes() -> list[datetime.datetime]:
+    """Times of all hours, by which patterns are told apart."""
     return [datetime.datetime(2021, 3, 5, hour, minute, 30) for hour in range(24) for minute in (0, 5, 12, 50)]
 
 

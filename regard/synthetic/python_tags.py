@@ -88,6 +88,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def shorten(text: str) -> str:
+    """The first line of a text, shortened."""
     return text.partition("\n")[0][:MAX_LETTERS]
 
 

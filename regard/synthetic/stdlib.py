@@ -40,5 +40,6 @@ def stdlib_files(split: str) -> list[Path]:
 
 
 def split_of(module: str) -> str:
+    """The split that a module belongs to."""
     number = int.from_bytes(hashlib.sha256(module.encode()).digest()[:8], "big")
     return SPLITS.get(number % 20, "train")

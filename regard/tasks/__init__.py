@@ -34,6 +34,7 @@ TASKS = Registry("task", BUILTIN)  # a module, or its import name
 
 
 def task_module(name: str) -> ModuleType:
+    """The module of a task by name."""
     found = TASKS[name]
     return import_module(found) if isinstance(found, str) else found
 

@@ -39,8 +39,11 @@ class Split(Protocol):
     name: str
 
     def __len__(self) -> int: ...
-    def fingerprint(self) -> str: ...
-    def report(self) -> list[str]: ...
+    def fingerprint(self) -> str:
+        """A hash of the data."""
+
+    def report(self) -> list[str]:
+        """What was left out, and why."""
 
 
 class TrainingJob(ABC):
@@ -55,6 +58,7 @@ class TrainingJob(ABC):
 
     @property
     def model(self) -> nn.Module:
+        """The model that is trained."""
         return self.objective.model
 
     @property

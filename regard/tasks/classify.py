@@ -142,6 +142,7 @@ from_folder = partial(ClassifyPredictor.from_folder, task="classify")
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return encoder.with_max_vocab(run, head="class", labels=run.model.labels or 2)
 
 

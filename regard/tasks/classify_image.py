@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..families.protocols import LabelModel, as_module
 from ..look import AttentionView, Which, record_layers
 from ..metrics.labels import label_metrics, paired_bootstrap
-from ..parts import Encoded
+from ..parts import Encoded, Inputs
 from ..parts.pooling import pool
 from ..processors.base import Processor
 from ..processors.fields import Fields
@@ -28,6 +28,7 @@ from ..processors.image import ImageProcessor
 from ..processors.labels import LabelProcessor, LabelSet, collect_labels
 from ..processors.read_image import RawImage, is_image
 from ..processors.saved import load_processors
+from ..progress import track
 from ..synthetic.digits import make_digits
 from .base import (
     Metrics,
@@ -99,9 +100,11 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return is_image(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
+        """The images in a file, a folder, an archive or a table of paths."""
         return open_images(name, self.run.data)
 
     def output_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
+        """The path and its labels."""
         shown = result.top[: self.top(request) or 1]
         return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
 
@@ -126,6 +129,10 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         values = [float(row[number]) for row, number in zip(self.label_logprobs(images), ids, strict=True)]
         require_finite(values)
         return [{"score": value} for value in values] if details else values
+
+    def state_inputs(self, items: Iterable[RawImage]) -> list[Inputs]:
+        """The pixels of each image."""
+        return [self.image.collate([array]) for array in self.image.encode_all([*items])]
 
     def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads an image."""
@@ -153,6 +160,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
     # --- internals ---------------------------------------------------------------------------------------------
 
     def top(self, request: ClassifyImageRequest) -> int:
+        """How many candidates a request asks for; by default decode.top."""
         return int(self.run.decode.top) if request.top is None else request.top
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
@@ -172,6 +180,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return logprobs
 
     def label_logprobs(self, images: Sequence[RawImage], batch: int | None = None) -> list[Tensor]:
+        """(labels,) of each image."""
         return self.map_encoded(images, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
 
     @torch.no_grad()
@@ -180,12 +189,13 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
     ) -> list[Tensor]:
         """Apply `function` to the encoder's output for each image, in order."""
         size, found = batch or self.run.decode.batch, list[Tensor]()
-        for first in range(0, len(images), size):
+        for first in track(range(0, len(images), size), "batches of images", -(-len(images) // size)):
             arrays = self.image.encode_all(images[first : first + size])
             found += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
         return found
 
     def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
+        """The run's decode.*, changed by `decode`."""
         settings: ImageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
         return settings
 
@@ -275,16 +285,24 @@ class PretrainedImages(Protocol):
     """The content of a Hugging Face folder with a model of images."""
 
     @property
-    def config(self) -> Base: ...
+    def config(self) -> Base:
+        """The settings of the model."""
+
     @property
-    def model(self) -> Any: ...
+    def model(self) -> Any:
+        """The model with its weights."""
+
     @property
-    def image(self) -> ImageProcessor: ...
+    def image(self) -> ImageProcessor:
+        """The processor of its images."""
+
     @property
-    def labels(self) -> tuple[str, ...]: ...
+    def labels(self) -> tuple[str, ...]:
+        """Its labels in order."""
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_model_settings(run, head="class", labels=run.model.labels or 2)
 
 

@@ -107,9 +107,11 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return is_image(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
+        """The images in a file, a folder, an archive or a table of paths."""
         return open_images(name, ImageData(invalid=self.run.data.invalid))
 
     def output_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
+        """The path and its objects, as JSON."""
         return json_line({"path": name, **self.record(request, result)})
 
     def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
@@ -136,11 +138,12 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         metrics = {"examples": len(truths), "objects": sum(len(each.labels) for each in truths), "loss": meter.loss}
         unseen = Counter(label for each in truths for label in each.labels if label not in self.labels.ids)
         listed = ", ".join(f"{label} ({count})" for label, count in unseen.items())
-        return metrics | detection_metrics(truths, found) | ({"unseen labels": listed} if listed else {}), None, truths
+        return metrics | detection_metrics(truths, found) | ({"unseen_labels": listed} if listed else {}), None, truths
 
     # --- internals ---------------------------------------------------------------------------------------------
 
     def decode_settings(self, decode: Mapping[str, object]) -> DetectDecode:
+        """The run's decode.*, changed by `decode`."""
         settings: DetectDecode = change_settings(self.run, {"decode": decode}).decode
         return settings
 
@@ -288,6 +291,7 @@ def from_folder(folder: PretrainedImages, overrides: Mapping[str, object]) -> De
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_model_settings(run, labels=run.model.labels or 2)
 
 

@@ -47,6 +47,7 @@ def training_loss(found: Detections, true: TrueObjects, groups: int) -> Detectio
 
 
 def true_objects(labels: Inputs, boxes: Inputs) -> TrueObjects:
+    """The objects of a batch, image by image."""
     valid = torch.ones_like(labels.values, dtype=torch.bool) if labels.valid is None else labels.valid
     return TrueObjects(labels.values, boxes.values, valid)
 
@@ -55,15 +56,24 @@ class TruthBoxes(Protocol):
     """The objects of an image: corners in pixels."""
 
     @property
-    def trained(self) -> "TruthBoxes": ...
+    def trained(self) -> "TruthBoxes":
+        """The objects that training reads, without crowds."""
+
     @property
-    def boxes(self) -> np.ndarray: ...
+    def boxes(self) -> np.ndarray:
+        """The boxes of the objects."""
+
     @property
-    def labels(self) -> Sequence[str]: ...
+    def labels(self) -> Sequence[str]:
+        """The labels of the objects."""
+
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """The width of the image."""
+
     @property
-    def height(self) -> int: ...
+    def height(self) -> int:
+        """The height of the image."""
 
 
 class LossMeter:
@@ -75,6 +85,7 @@ class LossMeter:
         self.objects = 0
 
     def add(self, found: Detections, truths: Sequence[TruthBoxes]) -> None:
+        """Add the losses of a batch."""
         rows = [self._known(each.trained) for each in truths]
         most = max(len(labels) for labels, _ in rows)
         labels, boxes = torch.zeros(len(rows), most, dtype=torch.long), torch.zeros(len(rows), most, 4)
@@ -98,4 +109,5 @@ class LossMeter:
 
     @property
     def loss(self) -> float:
+        """The mean of all losses so far."""
         return self.classes / max(self.weights, 1e-9) + self.boxes / max(self.objects, 1)

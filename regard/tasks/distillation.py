@@ -57,6 +57,7 @@ def distill(
 
 
 def check_output(predictor: TranslatePredictor, out: Path) -> None:
+    """Refuse settings with several targets, and an output that exists or cannot be written."""
     if predictor.run.decode.nbest > 1:
         raise UserError(
             f"decode.nbest is {predictor.run.decode.nbest}, and a source gets one target; use decode.nbest=1"

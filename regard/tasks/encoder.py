@@ -26,6 +26,7 @@ from ..processors.labels import LabelProcessor, LabelSet
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
+from ..progress import track
 from .base import (
     Processors,
     build_model,
@@ -91,8 +92,14 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         text_axis = ViewAxis.of_tokens("token", self.tokenizer.pieces(row.tolist()))
         return AttentionView.recorded(recorder, {"source": text_axis}, view_title(self.run))
 
+    def state_inputs(self, items: Iterable[Any]) -> list[Inputs]:
+        """Each text between START and END; longer texts are cut with a warning."""
+        texts = [each if isinstance(each, str) else " ".join(each) for each in items]
+        return [Inputs("tokens", torch.tensor(row)[None].long()) for row in self.encode_with_warning(as_texts(texts))]
+
     @property
     def processors(self) -> dict[str, Processor]:
+        """The tokenizer."""
         return {"text": TextProcessor(self.tokenizer)}
 
     # --- internals ---------------------------------------------------------------------------------------------
@@ -118,6 +125,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         return top
 
     def collate(self, rows: Sequence[Ids]) -> Inputs:
+        """Rows of tokens as one batch on the device."""
         return pad_tokens(rows, self.tokenizer.pad).to(self.device)
 
     @torch.no_grad()
@@ -127,7 +135,8 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         """Apply `function` to the encoder's output for each row, in order. Rows of similar length share a batch."""
         found: dict[int, Tensor] = {}
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
-        for indices in sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch):
+        batches = sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch)
+        for indices in track(batches, "texts", len(rows), len):
             text = self.collate([rows[i] for i in indices])
             results = function(self.model.encode(text)).float().cpu()
             found |= dict(zip(indices, results, strict=True))

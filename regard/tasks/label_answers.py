@@ -47,7 +47,7 @@ class LabelAnswers:
         if not any(self.labels.counts.values()):
             return {}
         label = self.labels.majority
-        return {"majority": sum(each == label for each in references) / len(references), "majority label": label}
+        return {"majority": sum(each == label for each in references) / len(references), "majority_label": label}
 
     def top_k(self, logprobs: Tensor, references: Sequence[str]) -> Metrics:
         """The share of examples whose label is among the TOP likeliest; empty if there are not more labels."""
@@ -55,13 +55,13 @@ class LabelAnswers:
             return {}
         best = logprobs.exp().sort(descending=True, stable=True).indices[:, :TOP].tolist()  # as `ranked_labels`
         hits = sum(self.labels.ids.get(label) in row for label, row in zip(references, best, strict=True))
-        return {f"top-{TOP} accuracy": hits / len(references)}
+        return {f"top_{TOP}_accuracy": hits / len(references)}
 
     def unseen_labels(self, references: Sequence[str]) -> dict[str, str]:
         """A metric that lists the reference labels outside the label set; empty if there are none."""
         counts = Counter(label for label in references if label not in self.labels.ids)
         listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
-        return {"unseen labels": listed} if listed else {}
+        return {"unseen_labels": listed} if listed else {}
 
     def report_labels(self, examples: Examples, references: Sequence[str]) -> None:
         """Log the labels of evaluation data."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -22,6 +22,7 @@ from ..decode.strategies import strategy_from
 from ..errors import UserError
 from ..families.protocols import CausalModel, as_module
 from ..look import AttentionView, ViewAxis, Which, record_layers
+from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -134,6 +135,17 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             {"score": total, "pieces": [*self.tokenizer.pieces(each), END], "logprobs": values}
             for total, each, values in zip(totals, ids, found, strict=True)
         ]
+
+    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
+        """START and the tokens of each text."""
+        rows = [[self.start_token, *ids] for ids in self.encode_texts(as_texts(items))]
+        for row in rows:
+            self.refuse_long(len(row), "a text")
+        return [Inputs("tokens", torch.tensor([row])) for row in rows]
+
+    def read_inputs(self, inputs: Inputs) -> object:
+        """Run the decoder."""
+        return cast(CausalModel, self.model).decode(inputs)
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of every layer while the model reads `text` followed by `target`."""
@@ -276,6 +288,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return _with_vocab(run, max_vocab(run))
 
 

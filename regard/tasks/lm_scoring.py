@@ -16,6 +16,7 @@ from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
 from ..families.protocols import CausalModel, memory_layer
 from ..parts import Cache, Inputs
+from ..progress import track
 
 MAX_LOGITS = 2**27  # values of one tensor of logits, unless a single row has more
 MAX_TOKENS = 2**14  # tokens of a batch
@@ -71,7 +72,8 @@ def logprobs(
     windows = [span for i, text in enumerate(texts) for span in spans(i, len(text) - 1, context)]
     found: dict[Span, list[float]] = {}
     budget = max(min(MAX_TOKENS, MAX_LOGITS // vocab), 1)
-    for indices in sorted_batches([span.last - span.first for span in windows], tokens=budget):
+    batches = sorted_batches([span.last - span.first for span in windows], tokens=budget)
+    for indices in track(batches, "windows", len(windows), len):
         batch = [windows[i] for i in indices]
         values = iter(token_logprobs(model, _collate(batch, texts).to(device)).tolist())
         found |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
@@ -110,6 +112,8 @@ def generation_logits(model: CausalModel, tokens: list[int], prompt: int, device
 
 
 class CorpusNll(NamedTuple):
+    """The negative log-likelihood of a corpus, and how it was measured."""
+
     nats: float
     tokens: int
     policy: str  # how much of the text is context when a token is predicted
@@ -134,7 +138,7 @@ def corpus_nll(
         most = min(MAX_TOKENS // width, MAX_LOGITS // vocab // (stride or width))
         windows = evaluation_windows(texts, width, stride, max(most, 1))
     nats, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
-    for window in windows:
+    for window in track(windows, "tokens", size=lambda window: window.count):
         nats -= token_logprobs(model, window.to(device), memory).sum(dtype=torch.float64)
         tokens += window.count
     return CorpusNll(float(nats), tokens, policy, time.monotonic() - began)

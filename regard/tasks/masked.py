@@ -187,4 +187,5 @@ def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> M
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return encoder.with_max_vocab(run, head="words", next_sentence=run.data.next_sentence)

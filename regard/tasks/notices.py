@@ -53,6 +53,7 @@ def cut_text(tokens: int) -> Notice:
 
 
 def empty_text() -> Notice:
+    """The notice for an empty text."""
     return Notice(
         "the text is empty and gets no label",
         lambda count, total: f"{count} of {total} texts are empty and get no label",
@@ -60,6 +61,7 @@ def empty_text() -> Notice:
 
 
 def no_mask() -> Notice:
+    """The notice for a text without a mask."""
     return Notice(
         "the text has no <mask> and stays as it is",
         lambda count, total: f"{count} of {total} texts have no <mask> and stay as they are",
@@ -67,11 +69,13 @@ def no_mask() -> Notice:
 
 
 def cut_masked(tokens: int) -> Notice:
+    """The notice for a text that was cut at so many tokens."""
     message = f"a text has more than {tokens} tokens and was cut there (data.max_tokens)"
     return Notice(message, lambda count, total: message)
 
 
 def missing_phrase(phrase: str) -> Notice:
+    """The notice for a phrase that the output lacks."""
     return Notice(
         f"the text lacks the phrase {phrase!r} (decode.include)",
         lambda count, total: (

@@ -47,6 +47,7 @@ class ParallelPredictor(TranslatePredictor):
 
     @property
     def parallel_model(self) -> ParallelModel:
+        """The model with its type."""
         return cast(ParallelModel, self.model)
 
     @cached_property
@@ -154,6 +155,7 @@ class FertilityPredictor(ParallelPredictor):
 
     @property
     def fertility_model(self) -> FertilityModel:
+        """The model with its type."""
         return cast(FertilityModel, self.model)
 
     def candidates(self, strategy: ParallelStrategy) -> int:
@@ -220,6 +222,7 @@ class InfillPredictor(ParallelPredictor):
 
     @property
     def infill_model(self) -> InfillModel:
+        """The model with its type."""
         return cast(InfillModel, self.model)
 
     def candidates(self, strategy: ParallelStrategy) -> int:
@@ -302,6 +305,7 @@ def longest_target(run: Run, context: int | None) -> int:
 
 
 def refuse_packed(packed: bool, name: str) -> None:
+    """Refuse packed rows, which these families do not read."""
     if packed:
         raise UserError(f"data.packed is true, but model.family={name} trains on padded rows; set it to false")
 

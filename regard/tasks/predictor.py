@@ -3,6 +3,8 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
@@ -13,14 +15,19 @@ from ..config.schema import Sides
 from ..data.columns import TEXT, ColumnRule, Role
 from ..data.memory import evaluation_sides
 from ..data.table_files import SUFFIXES
+from ..decode import Ensemble
 from ..errors import UserError
 from ..families.protocols import as_module
+from ..html import html_table
 from ..look import AttentionView, Which
+from ..look.states import Layers, hidden_states
 from ..metrics.labels import BootstrapResult
+from ..parts import Inputs
 from ..processors.base import Processor
 from .base import Metrics, Record
 from .notices import warn_once
 from .requests import Request, Result
+from .saving import save_predictor
 
 Item = TypeVar("Item")  # what is predicted from: a text, or the words of a sentence
 RequestType = TypeVar("RequestType", bound=Request)
@@ -45,6 +52,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     prints_records = False  # True: the command line prints a JSON record for every item, also without --json
     baselines = True  # an evaluation compares with baselines, where there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
+    folder_of_run: Path | None = None  # the run folder that it was loaded from
 
     # --- requests and results ------------------------------------------------------------------------------------
 
@@ -114,6 +122,54 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
         return norm_weighted(self)
 
+    def states(self, x: Item | Iterable[Item], layers: Layers = None) -> Any:
+        """The hidden states of every item, one per token, frame or patch: (layers, tokens, width), in float32.
+
+        `layers` is a number, which gives (tokens, width), or several: 0 is the input of the first layer, -1 the last,
+        which has passed the final norm. Models that write texts give the states of their encoder. One item gives one
+        tensor, several give a list.
+        """
+        single = self.is_item(x)
+        items: Any = [x] if single else x
+        if isinstance(self.model, Ensemble):
+            raise UserError("an ensemble has the hidden states of several models; load one of them")
+        inputs = [each.to(self.device) for each in self.state_inputs(items)]
+        found = hidden_states(inputs, self.read_inputs, layers, self.run.decode.batch)
+        return found[0] if single else found
+
+    def state_inputs(self, items: Iterable[Item]) -> list[Inputs]:
+        """What the model reads of every item, as batches of one."""
+        raise UserError(f"task {self.run.task} gives no hidden states; use look.states.record_states around its model")
+
+    def read_inputs(self, inputs: Inputs) -> object:
+        """Run the model over a batch of `state_inputs`."""
+        return self.model.encode(inputs)
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write a complete run folder; `regard.load` of it gives equal answers. The folder must not exist, or be empty.
+
+        A tuned run keeps only its tuned parts and needs its base, as before.
+        """
+        return save_predictor(self, folder)
+
+    def describe(self) -> dict[str, Any]:
+        """What this is, for people: task, family, size, parameters, processors, device and folder."""
+        count = sum(each.numel() for each in self.module.parameters())
+        model = f"{self.run.model.family} {getattr(self.run.model, 'size', '')}".rstrip()
+        facts: dict[str, Any] = {"task": self.run.task, "model": model, "parameters": count}
+        for field, processor in self.processors.items():
+            facts[field] = processor.kind
+        facts |= {"device": str(self.device), "precision": self.run.precision}
+        return facts | ({} if self.folder_of_run is None else {"folder": str(self.folder_of_run)})
+
+    def __repr__(self) -> str:
+        facts = self.describe()
+        place = f", {facts['folder']}" if "folder" in facts else ""
+        return f"<{type(self).__name__}: {facts['model']}, {facts['parameters']:,} parameters, {self.device}{place}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(type(self).__name__, self.describe())
+
     def evaluate(self, data: Any = None) -> Metrics:
         """Metrics over examples: files ("test.en,test.de"), or data in memory; default: the run's test split."""
         return self.evaluate_with_outputs(evaluation_sides(data))[0]
@@ -174,7 +230,8 @@ AnyPredictor: TypeAlias = Predictor[Any, Any, Any]
 class Streaming(Protocol):
     """A predictor that can yield its text while it is generated."""
 
-    def stream(self, prompt: str, **decode: object) -> Iterator[str]: ...
+    def stream(self, prompt: str, **decode: object) -> Iterator[str]:
+        """Yield the text in parts."""
 
 
 @runtime_checkable
@@ -192,6 +249,8 @@ class FileItems(Protocol):
 class Embedding(Protocol):
     """A predictor that gives vectors of its items."""
 
-    def embed(self, items: Any, /, **decode: object) -> Tensor: ...
+    def embed(self, items: Any, /, **decode: object) -> Tensor:
+        """A vector for every item."""
 
-    def similar(self, queries: Any, others: Any, **decode: object) -> Answer: ...
+    def similar(self, queries: Any, others: Any, **decode: object) -> Answer:
+        """For every query the most similar others."""

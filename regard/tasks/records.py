@@ -46,21 +46,25 @@ def transcript_record(result: TranscribeResult) -> Record:
 
 
 def completion_record(result: LanguageResult) -> Record:
+    """A continuation as a JSON record."""
     return _record(result, COMPLETION) | {"nbest": [_record(each, COMPLETION) for each in result.nbest]}
 
 
 def label_record(result: ClassifyResult) -> Record:
+    """A label as a JSON record."""
     top = [{"label": each.label, "probability": each.probability} for each in result.top]
     return {"label": result.label, "probability": result.probability, "top": top}
 
 
 def tag_record(result: TagResult, top: bool) -> Record:
+    """Tags as a JSON record."""
     record = _record(result, ("words", "tags", "probabilities"))
     pairs = [[(each.label, each.probability) for each in word] for word in result.top]
     return record | ({"top": pairs} if top else {})
 
 
 def masked_record(result: MaskedResult) -> Record:
+    """Predicted tokens as a JSON record."""
     return {"text": result.text, "masks": [[(each.token, each.probability) for each in one] for one in result.masks]}
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..decode.strategies import BestPath, DecodeStrategy, ParallelStrategy
 from ..decode.token_rules import TokenRules
+from ..html import html_table
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
 TranslateStrategy: TypeAlias = Annotated[DecodeStrategy | ParallelStrategy, Field(discriminator="kind")]
@@ -29,6 +30,10 @@ class Result:
     """The fields of every result."""
 
     notices: tuple[str, ...] = ()  # sentences for the user, such as that a text was cut
+
+    def _repr_html_(self) -> str:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return html_table(type(self).__name__, {name: each for name, each in values.items() if each not in (None, ())})
 
 
 # --- texts from texts ------------------------------------------------------------------------------------------------
@@ -120,24 +125,32 @@ class LanguageResult(Completion, Result):
 
 @dataclass(frozen=True)
 class LabelProbability:
+    """A label with its probability."""
+
     label: str
     probability: float
 
 
 @dataclass(frozen=True)
 class TokenProbability:
+    """A token with its probability."""
+
     token: str
     probability: float
 
 
 @dataclass(frozen=True)
 class ClassifyRequest(Request):
+    """A text to classify."""
+
     text: str
     top: int | None = None  # number of labels in the result; 0: all
 
 
 @dataclass(frozen=True)
 class ClassifyImageRequest(Request):
+    """An image to classify."""
+
     image: Any  # a path, bytes, a Pillow image, or an array
     top: int | None = None  # number of labels in the result; 0: all
 
@@ -158,6 +171,8 @@ class ClassifyResult(Result):
 
 @dataclass(frozen=True)
 class RegressionRequest(Request):
+    """A text to rate."""
+
     text: str
 
 
@@ -178,6 +193,8 @@ class TagRequest(Request):
 
 @dataclass(frozen=True)
 class TagResult(Result):
+    """The tags of the words of a sentence."""
+
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -195,6 +212,8 @@ class MaskedRequest(Request):
 
 @dataclass(frozen=True)
 class MaskedResult(Result):
+    """The predictions for every mask of a text."""
+
     text: str  # with the likeliest tokens in place of the masks
     masks: tuple[tuple[TokenProbability, ...], ...]  # per mask
 
@@ -204,12 +223,16 @@ class MaskedResult(Result):
 
 @dataclass(frozen=True)
 class DetectRequest(Request):
+    """An image whose objects are asked for."""
+
     image: Any  # a path, bytes, a Pillow image, an array, or a tensor
     threshold: float | None = None  # of the scores
     top: int | None = None  # number of objects in the result, at most
 
 
 class DetectedObject(NamedTuple):
+    """An object with its label, score and box."""
+
     label: str
     score: float
     box: tuple[float, float, float, float]  # left, top, right, bottom in pixels of the original image
@@ -229,6 +252,8 @@ class DetectResult(Result):
 
 @dataclass(frozen=True)
 class TranscribeRequest(Request):
+    """A recording to transcribe."""
+
     sound: Any  # a path, bytes, samples at the rate of the run, or (samples, rate)
     strategy: Annotated[DecodeStrategy | BestPath, Field(discriminator="kind")] | None = None
     ctc: float | None = None  # weight of the CTC scores in beam search
@@ -256,6 +281,8 @@ class TranscribeRequest(Request):
 
 
 class TimedWord(NamedTuple):
+    """A word with its start and end in seconds."""
+
     word: str
     start: float  # in seconds from the beginning of the recording
     end: float

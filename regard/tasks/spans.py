@@ -80,4 +80,5 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+    """The predictor of a run folder, without the weights."""
     return translate.restore(run, folder, device, SpanPredictor)

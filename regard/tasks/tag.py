@@ -175,7 +175,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         baseline = MostFrequentTag(train)
         found = [baseline.tag(word) for words, _ in examples for word in words]
         accuracy = sum(map(str.__eq__, found, references)) / len(references)
-        return metrics | {"most frequent tag of the word": accuracy}
+        return metrics | {"most_frequent_tag": accuracy}
 
 
 def _shorten(text: str) -> str:
@@ -197,6 +197,7 @@ class MostFrequentTag:
         self.known = {word: each.most_common(1)[0][0] for word, each in counts.items()}
 
     def tag(self, word: str) -> str:
+        """The most frequent tag of a word."""
         return self.known.get(word, self.unknown)
 
 
@@ -245,6 +246,7 @@ from_folder = partial(TagPredictor.from_folder, task="tag")
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return encoder.with_max_vocab(run, head="tag", labels=run.model.labels or 2)
 
 

@@ -27,6 +27,7 @@ class Task:
         return TASKS[self.name].metrics
 
     def fits(self, spec: ModelSpec) -> bool:
+        """True if the task can use a family with this spec."""
         return self.reads <= spec.reads and bool({self.writes, *self.alternatives} & spec.writes)
 
     def check(self, spec: ModelSpec, name: str) -> None:

@@ -36,7 +36,7 @@ class Text2TextPredictor(TranslatePredictor):
         examples = self.data_split(self.run, "test", sides)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:
             bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
-            whole = metrics["bleu signature"]
+            whole = metrics["bleu_signature"]
             rows = {name: self._task_metrics(found[a:b], references[a:b], whole) for name, a, b in bounds}
             metrics["tasks"] = MetricsByTask(rows)
         return metrics, found, references
@@ -46,10 +46,12 @@ class Text2TextPredictor(TranslatePredictor):
         tokenization = choose_tokenization(references, self.run.eval)
         scores = text_metrics(found, references, TEXT_METRICS, tokenization)
         own = signature("bleu", references, tokenization)
-        return {**scores} if own == whole else {**scores, "bleu signature": own}
+        return {**scores} if own == whole else {**scores, "bleu_signature": own}
 
 
 class MetricsByTask(dict[str, dict[str, float | str]]):
+    """The metrics of every task by its name."""
+
     def __str__(self) -> str:
         widest = max(map(len, self))
         rows = [
@@ -64,8 +66,10 @@ def _format(name: str, value: float | str) -> str:
 
 
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+    """Open the data, train a tokenizer that is not kept, and build the model."""
     return translate.prepare(run, kept, device, folder, Text2TextPredictor)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+    """The predictor of a run folder, without the weights."""
     return translate.restore(run, folder, device, Text2TextPredictor)

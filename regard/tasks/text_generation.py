@@ -115,5 +115,6 @@ class TextGeneration:
 
 
 def refuse_several(nbest: int) -> None:
+    """Refuse several outputs for a stream."""
     if nbest > 1:
         raise UserError(f"decode.nbest is {nbest}; a stream has one text, use predict or decode.nbest=1")

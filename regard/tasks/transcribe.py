@@ -25,6 +25,7 @@ from ..families.protocols import SpeechModel, as_module
 from ..look import AttentionView, Which
 from ..metrics.labels import BootstrapResult
 from ..metrics.speech import paired_bootstrap, speech_metrics
+from ..parts import Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array, Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
@@ -98,8 +99,6 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
     def processors(self) -> dict[str, Processor]:
         return {SOUND: self.sound, TEXT: TextProcessor(self.target)}
 
-    # --- public methods ----------------------------------------------------------------------------------------
-
     def requests(self, items: Iterable[RawSound], details: bool = False, **decode: object) -> list[TranscribeRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per recording."""
         items = list(items)
@@ -132,9 +131,11 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return is_sound(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
+        """The recordings in a file, a folder, an archive or a table of paths."""
         return open_sounds(name, self.run.data)
 
     def output_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
+        """The text of a recording, on one line."""
         answer = self.answer(request, result)
         return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
 
@@ -159,6 +160,10 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
             for total, row, each in zip(totals, ids, logprobs, strict=True)
         ]
+
+    def state_inputs(self, items: Iterable[RawSound]) -> list[Inputs]:
+        """The frames of each recording."""
+        return [self.sound.collate([self.encode_known(sound)]) for sound in items]
 
     def look(self, text: RawSound, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads a recording and writes `target`, or its own transcript."""
@@ -199,12 +204,11 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return shifted(transcript, 0.0, len(samples) / self.sound.rate)
 
     def refuse_unknown(self, text: str, ids: Sequence[int]) -> None:
+        """Refuse settings that this model does not have."""
         if self.target.unk in ids:
             raise UserError(
                 f"{text!r:.60} has characters that this run does not know; write it as in the training data"
             )
-
-    # --- known transcripts -------------------------------------------------------------------------------------
 
     def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of texts."""
@@ -219,6 +223,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return transcript
 
     def transcripts_to_learn(self) -> EncodeTranscripts:
+        """The transcripts as the model learns them."""
         return PlainTranscripts(self.target)
 
     def validation_decode(self) -> dict[str, object]:
@@ -355,10 +360,12 @@ def window_frames(data: SoundData, frames: int) -> AudioProcessor:
 
 
 def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
+    """The tokenizer of a model that reads windows."""
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
 def hop_samples(data: SoundData) -> int:
+    """The samples between two frames."""
     return max(round(data.rate * data.hop / 1000), 1)
 
 
@@ -381,6 +388,7 @@ def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins)
 
 

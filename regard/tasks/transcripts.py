@@ -22,6 +22,7 @@ class TokenTrace:
 
 
 def silence() -> Notice:
+    """The notice for a silent recording."""
     return Notice(
         "the recording is silent and has no transcript",
         lambda count, total: f"{count} of {total} recordings are silent and have no transcript",
@@ -29,6 +30,7 @@ def silence() -> Notice:
 
 
 def no_text() -> Notice:
+    """The notice for a recording for which no text satisfies decode.*."""
     return Notice(
         "no text satisfies decode.* for the recording",
         lambda count, total: f"no text satisfies decode.* for {count} of {total} recordings",

@@ -24,6 +24,7 @@ from ..families.protocols import Seq2SeqModel, as_module
 from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..metrics.tokenization import Tokenization, choose_tokenization
+from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -98,6 +99,10 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
 
     # --- public methods ----------------------------------------------------------------------------------------
 
+    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
+        """The tokens of each source and END."""
+        return [each.inputs for each in self.sources(as_texts(items))]
+
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per text."""
         items = as_texts(items)
@@ -137,7 +142,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
         metrics |= text_metrics(found, references, ("bleu", "chrf", "ter", "exact"), tokenization)
         loss = self.loss_over(sources, [each[0] for each in references])
         metrics |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
-        metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
+        metrics |= {f"{name}_signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
         return metrics, found, references
 
     def paired_test(
@@ -238,9 +243,11 @@ class TranslateJob(TrainingJob):
                 raise UserError(f"data.{name} is {value}, but model.family={family} has no fertilities; leave it out")
 
     def make_objective(self) -> Objective:
+        """The loss of the task."""
         return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
 
     def make_dataset(self) -> PairDataset:
+        """The data set that makes batches."""
         own, run = self.predictor, self.run
         return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
 
@@ -312,6 +319,7 @@ def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
     return with_head(with_model_settings(run, vocab=max_vocab(run), target_vocab=target), HEAD)
 

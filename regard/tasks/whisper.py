@@ -81,6 +81,7 @@ class WhisperPredictor(KnownTranscripts, TranscribePredictor):
         return self.target.plain(transcript)
 
     def transcripts_to_learn(self) -> EncodeTranscripts:
+        """The transcripts as the model learns them."""
         data: SoundData = self.run.data
         language = self.target.data_language(data.language)
         if data.task not in self.target.control.tasks and data.task != "transcribe":

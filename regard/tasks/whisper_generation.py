@@ -45,17 +45,23 @@ CONDITIONED_BELOW = 0.5  # text that was sampled at a higher temperature is not 
 
 
 class DecodedText(NamedTuple):
+    """The text of a window with its scores."""
+
     hypothesis: Hypothesis
     prompt: tuple[int, ...]
     about: DecodedWindow
 
 
 class Traced(NamedTuple):
+    """The log-probabilities and times of the tokens of a window."""
+
     logprobs: list[float]  # of every token of a window, END included
     times: dict[int, tuple[float, float]]  # of tokens of text, in seconds from the beginning of the window
 
 
 class WindowResult(NamedTuple):
+    """What a window of a recording gave."""
+
     decoded: DecodedText | None  # None: nobody speaks
     split: WindowText
     traced: Traced | None

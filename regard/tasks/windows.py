@@ -21,6 +21,8 @@ class TokenSegment(NamedTuple):
 
 
 class WindowText(NamedTuple):
+    """The text of a window, as the decisions need it."""
+
     segments: list[TokenSegment]
     rest: list[int]  # tokens of a segment that the window cuts
     used: float  # seconds after which the next window begins
@@ -63,6 +65,8 @@ def compression_ratio(tokens: Sequence[int], vocab: int) -> float:
 
 
 class Verdict(NamedTuple):
+    """What to do with the text of a window, and why."""
+
     again: bool  # at the next temperature
     skip: bool  # nobody speaks
     logprob: float  # mean log-probability of the tokens

@@ -21,6 +21,7 @@ CLOSE = 1e-4  # between two computations of the same numbers in another order
 
 
 def require_close(found: Tensor, wanted: Tensor, problem: str, tolerance: float = CLOSE) -> None:
+    """Raise BrokenLaw if two tensors differ."""
     difference = float((found - wanted).abs().max()) if found.numel() else 0.0
     assert difference < tolerance, f"{problem} (the largest difference is {difference:.2g})"
 

@@ -34,6 +34,7 @@ class Probe:
         raise NotImplementedError
 
     def example(self, length: int) -> Array:
+        """An example of this many positions."""
         return self.processor.encode(self.raw(length))
 
     def batch(self, examples: Sequence[Array], fill: int = 0) -> Inputs:
@@ -63,6 +64,8 @@ def letters() -> TextProcessor:
 
 
 class TokenProbe(Probe):
+    """Random tokens."""
+
     modality = "tokens"
     packs = True
 
@@ -86,6 +89,8 @@ def pack_tokens(examples: Sequence[Array]) -> Inputs:
 
 
 class FrameProbe(Probe):
+    """Random frames."""
+
     modality = "frames"
 
     def __init__(self) -> None:
@@ -97,6 +102,8 @@ class FrameProbe(Probe):
 
 
 class PixelProbe(Probe):
+    """Random pixels."""
+
     modality = "pixels"
 
     def __init__(self) -> None:

@@ -159,6 +159,8 @@ class Writer(Subject):
 
 
 class NextToken(Writer):
+    """Models that predict the next token."""
+
     @property
     def model(self) -> CausalModel:
         return cast(CausalModel, self.module)

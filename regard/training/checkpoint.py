@@ -8,7 +8,7 @@ import random
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class TrainingState:
     count: int = 0
     seconds: float = 0.0  # training time, over all parts of a resumed run
     warm_seconds: float = 0.0  # the part of it before the end of the warm-up, if train.minutes limits it
+    rate_scale: float = 1.0  # the factor of the learning rate that callbacks have set
+    callbacks: dict[str, Any] = field(default_factory=dict)  # the state of callbacks that have one
 
 
 # Weights

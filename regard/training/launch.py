@@ -19,6 +19,7 @@ from ..pretrained import Pretrained, read_settings
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
 from ..tasks import prepare
+from ..tasks.own import NO_OWN_PARTS, OwnParts
 from . import progress
 from .lock import RunLock
 from .loop import fit
@@ -46,21 +47,33 @@ class Launched:
 
 
 def launch(
-    out: Path, recipe: str | None, changes: Settings, *, resume: bool, open_start: OpenStart, **report: Any
+    out: Path,
+    recipe: str | None,
+    changes: Settings,
+    *,
+    resume: bool,
+    open_start: OpenStart,
+    own: OwnParts = NO_OWN_PARTS,
+    **report: Any,
 ) -> Launched:
-    """Train a recipe with some settings changed into `out`, or resume the run there, which needs no recipe."""
+    """Train a recipe with some settings changed into `out`, or resume the run there, which needs no recipe.
+
+    `own` are the parts that the user gives as Python objects.
+    """
+    changes = changes if resume else {**changes, **own.settings}
     if resume:
         resolved = resume_run(out, recipe, changes)
     elif recipe is None:
         raise UserError("no recipe is given; give a name from `regard list` or a .toml file, or resume a run")
     else:
         resolved = config.resolve(recipe, changes, read_start=read_settings)
+    own.check(resolved.run)
     with joined_processes(resolve_device(resolved.run.device)) as ranks, ExitStack() as held:
         if ranks.first and resume:
             held.enter_context(RunLock(out))
         elif ranks.first:
             check_free(out)
-        return _train(out, recipe or "", resolved, resume, ranks, held, open_start, report)
+        return _train(out, recipe or "", resolved, resume, ranks, held, open_start, own, report)
 
 
 def _train(
@@ -71,6 +84,7 @@ def _train(
     ranks: Ranks,
     held: ExitStack,
     open_start: OpenStart,
+    own: OwnParts,
     report: Mapping[str, Any],
 ) -> Launched:
     """Train in this process. Of several ones, only the first writes to `out`."""
@@ -78,9 +92,10 @@ def _train(
     start = run.start and (tuned_run.base_folder(run, out) if resume else run.start)
     pretrained = open_start(start) if start else None
     run = pretrained.complete(run) if pretrained else run
-    kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
+    kept = load_processors(out) if resume else pretrained.processors if pretrained else own.processors
     with ranks.first_in_turn():
         job = prepare(run, kept, resolve_device(run.device), out if resume else None)
+    own.apply(job)
     run, processors = job.run, job.processors
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
@@ -110,6 +125,7 @@ def _train(
 
 
 def check_free(out: Path) -> None:
+    """Refuse a folder that holds a run or anything else."""
     if run_folder.is_run(out):
         raise UserError(f"{out} already holds a run; add --resume to continue it, or choose another --out")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -12,15 +12,21 @@ import torch
 from torch import Tensor
 
 from .. import run_folder
+from ..adapt.freeze import freeze
 from ..adapt.injection import injection_of
-from ..config.tasks import TASKS
+from ..config.tasks import metrics_of
 from ..device import resolve_device
 from ..errors import UserError
-from . import average, checkpoint, curves, optim
+from ..progress import shown_progress
+from . import average, checkpoint, optim
+from .callbacks import Callback, CallbackRunner, Moment, OwnCodeError
 from .checkpoint import TrainingState
+from .compiled import compute_gradients
+from .finish import finish
 from .limits import Limits
 from .nonfinite import FiniteCheck, remedy
-from .progress import EventLog, Record, SilentLog, make_display
+from .own import FailedMetric, nonfinite_metrics
+from .progress import EventLog, Record, SilentLog, best_text, describe_training, make_display
 from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
 from .ranks import ALONE, Ranks
 from .step import GradientStep, StepLoss
@@ -36,15 +42,20 @@ def fit(
     progress: bool = True,
     notes: Sequence[str] = (),
     ranks: Ranks = ALONE,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train the model of a job with the settings in `job.run.train`; write to the run `folder`, which has run.json.
 
     With `resume`, continue from the newest intact checkpoint, or from step 0 if there is none. `notes` are reported.
     Of several processes, only the first one writes and reports.
     """
-    trainer = Trainer(job, folder, ranks)
+    trainer = Trainer(job, folder, ranks, callbacks)
     settings = job.run.train
-    with optim.deterministic(settings.deterministic), StopSignal(progress and ranks.first) as stop:
+    with (
+        optim.deterministic(settings.deterministic),
+        shown_progress(quiet=True),  # the training has a display of its own
+        StopSignal(progress and ranks.first) as stop,
+    ):
         notes = [*notes, *trainer.prepare(resume)]
         if not ranks.first:
             return trainer.run(SilentLog(), notes, stop)
@@ -58,14 +69,16 @@ class Trainer:
 
     event_log: EventLog | SilentLog
 
-    def __init__(self, job: JobLike, folder: Path, ranks: Ranks = ALONE):
+    def __init__(self, job: JobLike, folder: Path, ranks: Ranks = ALONE, callbacks: Sequence[Callback] = ()):
         self.job, self.folder, self.ranks = job, folder, ranks
+        self.callbacks = CallbackRunner(callbacks, ranks)
         self.settings = train = job.run.train
         self.device = resolve_device(job.run.device)
         self.objective = job.objective.to(self.device)
         self.model = model = job.objective.model
         self.limits = Limits(train)
-        self.optimizer = optim.build_optimizer(model, train.optimizer)
+        freeze(model, train.freeze)
+        self.optimizer = optim.build_optimizer(model, train.optimizer, train.rates)
         self.ema = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         frozen = injection_of(model) is not None  # a tuned base keeps its buffers
@@ -82,6 +95,7 @@ class Trainer:
         self.logged = self.started = time.monotonic()
         self.tokens, self.data_seconds = 0, 0.0  # since the last record; the seconds that steps waited for data
         self.reported_facts: set[str] = set()
+        self.step_loss: Tensor | None = None  # the mean loss of the last step, on the device
 
     # Start
 
@@ -106,6 +120,7 @@ class Trainer:
         self.state = checkpoint.load(path, self.model, self.optimizer)
         if isinstance(self.objective, Stateful):
             self.objective.load_state(checkpoint.load_task_state(path))
+        self.callbacks.load_state(self.state.callbacks)
         self.saved = self.state.step
         self.state.compiled &= self.settings.compile  # once off, it stays off: the bits depend on it
         self.gradients.compile(self.state.compiled)
@@ -122,9 +137,18 @@ class Trainer:
             self.limits.plan(self.job.planned_steps(self.settings.epochs))
         for note in [*notes, *self.limits.foreseen_warning()]:
             self.note(note)
+        if self.event_log.display:
+            self.event_log.display.begin(
+                describe_training(self.model, self.device), self.limits.steps, best_text(self.state)
+            )
         self.started = self.logged = time.monotonic()
         self.model.train()
-        return self.finish(self.train(stop))
+        try:
+            return finish(self, self.train(stop))
+        except OwnCodeError as error:
+            if self.ranks.world == 1 or not isinstance(error, FailedMetric):  # else only this process has failed
+                self.save()
+            raise
 
     # Steps
 
@@ -146,6 +170,8 @@ class Trainer:
         now = round(1e6 * self.seconds()) if self.ranks.first else 0
         microseconds, stopped, numbers = self.ranks.total([now, stop.requested, stop.number])
         self.elapsed, self.signal = microseconds / 1e6, numbers // max(stopped, 1)
+        if self.callbacks.stopped_by:
+            return "early"
         if self.limits.reached(self.state.step, self.elapsed):
             return "finished"
         if 0 < self.settings.patience <= self.state.waited:
@@ -174,6 +200,7 @@ class Trainer:
         for position, part in enumerate(self.resampled):
             part.resample(number, random.Random(f"{self.settings.seed} {number} {position}").getrandbits(63))
         loss = self.compute_gradients(number, step)
+        self.step_loss = loss.loss
         norm = optim.clip_gradients(self.parameters, self.settings.clip)
         start, offset = (state.index, state.offset) if epoch == state.epoch else (0, 0)
         if self.finite.track(StepStats(number, epoch, start, step.index, step.examples, loss.count, loss.loss, norm)):
@@ -187,31 +214,15 @@ class Trainer:
         self.tokens += step.tokens
 
     def learning_rate(self, number: int) -> float:
-        return self.limits.learning_rate(number, self.elapsed, self.state.warm_seconds)
+        """The learning rate of step `number`, by the schedule and by callbacks."""
+        return self.state.rate_scale * self.limits.learning_rate(number, self.elapsed, self.state.warm_seconds)
 
     def compute_gradients(self, number: int, step: StepLike) -> StepLoss:
         """Add up the gradients of the micro-batches of step `number`."""
-        if not self.state.compiled:
-            return self.gradients.run(number, step.micro_batches)
-        before, objective_state = checkpoint.rng_state(), self.objective_state()
-        try:
-            return self.gradients.run(number, step.micro_batches)
-        except UserError:
-            raise
-        except Exception as error:  # any compiler failure; an error of the task itself recurs below
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            if self.ranks.world > 1:  # the other processes wait for the compiled step
-                raise UserError(f"torch.compile failed ({reason}); set train.compile=false") from error
-            self.note(f"torch.compile failed ({reason}); training continues without it")
-            self.state.compiled = False
-            self.gradients.compile(False)
-            self.optimizer.zero_grad()
-            checkpoint.restore_rng_state(before)
-            if isinstance(self.objective, Stateful):
-                self.objective.load_state(objective_state)
-            return self.gradients.run(number, step.micro_batches)
+        return compute_gradients(self, number, step)
 
     def objective_state(self) -> dict[str, Tensor]:
+        """The state that the objective carries from step to step."""
         return self.objective.state() if isinstance(self.objective, Stateful) else {}
 
     # Checks for non-finite losses, gradients and weights
@@ -229,6 +240,7 @@ class Trainer:
             raise UserError(f"after step {self.state.step} the weights are not finite; {self.remedy()}")
 
     def remedy(self) -> str:
+        """What to do about a loss that is not finite."""
         return remedy(self.settings, self.folder, self.saved)
 
     # Between two steps
@@ -242,10 +254,17 @@ class Trainer:
             self.log()
         if step % train.eval_every == 0:
             self.evaluate()
+        self.call_back("step")
         if step % train.save_every == 0:
             self.save()
 
+    def call_back(self, moment: Moment, metrics: dict[str, float] | None = None) -> None:
+        """Call the callbacks. It comes before a checkpoint, so that a resumed run does not repeat what they did."""
+        if self.callbacks.callbacks:
+            self.callbacks.run(self, moment, metrics or {})
+
     def log(self) -> None:
+        """Write the mean loss since the last record, the rate and the speed."""
         self.check_finite()
         now, state = time.monotonic(), self.state
         metrics = {
@@ -268,13 +287,17 @@ class Trainer:
         with self.weights_to_publish():
             if metrics := self.validate():
                 self.event_log.write("valid", self.state.step, self.progress(), **metrics, seconds=self.seconds())
+                for name in nonfinite_metrics(metrics):
+                    self.note(f"the metric {name} is {metrics[name]} at step {self.state.step} and selects no weights")
                 self.update_best(metrics)
+        self.call_back("valid", metrics)
 
     def weights_to_publish(self) -> AbstractContextManager[None]:
         """Inside this context the model has the weights to evaluate and keep: its own, or their moving average."""
         return self.ema.averaged_weights() if self.ema else nullcontext()
 
     def validate(self) -> dict[str, float]:
+        """The metrics of the validation data, with the same values in all processes."""
         began, before = time.monotonic(), checkpoint.rng_state()
         self.model.eval()
         with torch.no_grad(), optim.autocast(self.device, self.settings.precision):
@@ -295,8 +318,13 @@ class Trainer:
         else:
             state.waited += 1
 
+        if self.event_log.display:
+            self.event_log.display.best = best_text(self.state)
+
     def is_better(self, value: float) -> bool:
-        return TASKS[self.job.run.task].metric(self.settings.metric).is_better(value, self.state.best)
+        """Whether a value of train.metric is better than the best so far."""
+        metric = metrics_of(self.job.run.task, self.settings)[self.settings.metric]
+        return metric.is_better(value, self.state.best)
 
     def publish(self) -> None:
         """Write the run's model.safetensors. It stores its own step, so a crash before run.json is harmless."""
@@ -313,6 +341,7 @@ class Trainer:
         if not state.step:
             return
         self.check_weights()
+        state.callbacks = self.callbacks.state()
         if state.best is None:
             with self.weights_to_publish():
                 self.publish()
@@ -328,50 +357,9 @@ class Trainer:
         self.logged += time.monotonic() - began
 
     def save_state(self) -> None:
+        """Update the state in the newest checkpoint."""
         if self.ranks.first:
             checkpoint.save_state(self.folder, self.state)
-
-    # End
-
-    def finish(self, status: str) -> Outcome:
-        """Log, evaluate and save for the last time; draw the curves."""
-        state = self.state
-        self.check_finite()
-        if status != "stopped":
-            if state.count:
-                self.log()
-            self.evaluate()
-        self.save()
-        self.ranks.wait()  # for the files of the first process
-        if status != "stopped" and self.settings.average > 1:
-            self.try_average()
-        number = self.signal if status == "stopped" else 0
-        outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds(), number)
-        best = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
-        self.event_log.write("end", state.step, self.progress(), status=status, **best, seconds=outcome.seconds)
-        if self.ranks.first:
-            curves.draw(self.folder)
-        for warning in self.limits.final_warning(state.step) if status != "stopped" else ():
-            self.note(warning)
-        if status == "stopped":
-            self.note(f"everything is saved in {self.folder}; `regard train --resume --out {self.folder}` continues it")
-        self.ranks.wait()
-        return outcome
-
-    def try_average(self) -> None:
-        """Publish the mean of the last checkpoints if its metric is better, or if there are no validation data."""
-        paths = checkpoint.latest(self.folder, self.settings.average)
-        with average.averaged_checkpoints(self.model, paths):
-            metrics, best = self.validate(), self.state.best
-            self.event_log.write(
-                "valid", self.state.step, self.progress(), averaged=len(paths), **metrics, seconds=self.seconds()
-            )
-            if metrics:
-                self.update_best(metrics)
-            else:
-                self.publish()
-        if self.state.best != best:
-            self.save_state()
 
     # Reports
 
@@ -383,6 +371,7 @@ class Trainer:
                 self.reported_facts.add(fact)
 
     def note(self, text: str) -> None:
+        """Write a sentence for the user."""
         self.event_log.write("note", self.state.step, self.progress(), text=text)
 
     def seconds(self) -> float:

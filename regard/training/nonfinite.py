@@ -14,6 +14,7 @@ MAX_UNCHECKED = 50  # steps between two checks, where a check waits for the devi
 
 
 def nonfinite_message(stats: StepStats, loss: float, norm: float, advice: str) -> str:
+    """The message for a step whose loss or gradient is not finite."""
     finite = math.isfinite(loss)
     problem = f"the loss is {loss:.4g} and the gradient norm is {norm}" if finite else f"the loss is {loss}"
     indices = ", ".join(map(str, stats.examples[:5])) + (", …" if len(stats.examples) > 5 else "")

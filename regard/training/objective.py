@@ -29,7 +29,8 @@ class Objective(nn.Module, ABC):
     model: nn.Module
 
     @abstractmethod
-    def forward(self, batch: Batch) -> LossSum: ...
+    def forward(self, batch: Batch) -> LossSum:
+        """The loss of a batch, summed over what `batch.count` counts."""
 
     def bind(self, batch: Batch) -> Batch:
         """The batch with what the objective carries from step to step; called outside the compiled `forward`."""
@@ -51,7 +52,8 @@ class StepObjective(nn.Module, ABC):
         """Features by name, each (batch, …)."""
 
     @abstractmethod
-    def loss(self, features: Mapping[str, Tensor]) -> LossSum: ...
+    def loss(self, features: Mapping[str, Tensor]) -> LossSum:
+        """The loss of the features of all examples of a step."""
 
 
 AnyObjective: TypeAlias = Objective | StepObjective

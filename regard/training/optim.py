@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar, cast
 
@@ -10,6 +10,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from ..adapt.freeze import rate_factors
 from ..config.schema import Optimizer
 from ..errors import UserError
 from ..parts import Stack
@@ -50,18 +51,20 @@ def seed_everything(number: int) -> None:
     torch.manual_seed(number)
 
 
-def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Adam:
+def build_optimizer(model: nn.Module, settings: Optimizer, rates: Sequence[str] = ()) -> torch.optim.Adam:
     """Build Adam or AdamW over the trainable parameters.
 
     Weight decay applies to tensors of two dimensions or more (matrices and embeddings), not to norms and biases, nor to
-    what a module names in `no_decay`. The rate of a group is that of the schedule times its `rate_scale`.
+    what a module names in `no_decay`. The rate of a group is that of the schedule times its `rate_scale`, which comes
+    from the layer and from the patterns of train.rates.
     """
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not trained:
         raise UserError("the model has nothing to train: every parameter is frozen; unfreeze some")
     modules = model.named_modules()
     kept = {f"{place}.{name}".lstrip(".") for place, each in modules for name in getattr(each, "no_decay", ())}
-    scales = rate_scales(model, settings.layer_decay)
+    scales, factors = rate_scales(model, settings.layer_decay), rate_factors(model, rates)
+    scales = {name: scale * factors.get(name, 1.0) for name, scale in scales.items()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         decay = settings.decay if parameter.dim() >= 2 and name not in kept else 0.0
@@ -76,12 +79,12 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
 
     The layers are those of the model's stacks in order; what comes before them, such as embeddings, is one layer more.
     """
-    layers = [
-        f"{name}.layers.{number}."
-        for name, each in model.named_modules()
-        if isinstance(each, Stack)
-        for number in range(len(each.layers))
-    ]
+    layers = layer_prefixes(model)
+    if decay < 1 and not layers:
+        raise UserError(
+            f"train.optimizer.layer_decay is {decay:g}, but the model has no stack of layers; scale the rates of its "
+            "parts with train.rates=PATTERN:FACTOR"
+        )
     scales, before = dict[str, float](), 0
     for name, _ in model.named_parameters():
         own = next((number for number, layer in enumerate(layers, 1) if name.startswith(layer)), None)
@@ -89,6 +92,30 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
         depth = before if own or before < len(layers) else len(layers) + 1
         scales[name] = decay ** (len(layers) + 1 - depth)
     return scales
+
+
+def layer_prefixes(model: nn.Module) -> list[str]:
+    """The beginnings of the parameter names of each layer, the lowest first.
+
+    Layers are those of a Stack; in a model without one, the members of lists of modules of one class.
+    """
+    stacks = [f"{name}.layers." for name, each in model.named_modules() if isinstance(each, Stack)]
+    if not stacks:
+        stacks = [f"{name}." for name, each in model.named_modules() if _is_layer_list(each)]
+    stacks = [prefix.lstrip(".") for prefix in stacks]
+    outer = [prefix for prefix in stacks if not any(prefix != other and prefix.startswith(other) for other in stacks)]
+    modules = dict(model.named_modules())
+    return [
+        f"{prefix}{number}."
+        for prefix in outer
+        for number in range(len(cast(nn.ModuleList, modules[prefix.rstrip(".")])))
+    ]
+
+
+def _is_layer_list(part: nn.Module) -> bool:
+    if not isinstance(part, nn.ModuleList | nn.Sequential) or len(part) < 2:
+        return False
+    return len({type(each) for each in part}) == 1 and all(any(True for _ in each.parameters()) for each in part)
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from .. import files
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.utils.tensorboard import SummaryWriter
 
+    from .checkpoint import TrainingState
+
+WIDE = 120  # columns of a terminal where the bar also shows the epoch and the best value
 Record = dict[str, Any]  # one line of metrics.jsonl
 
 
@@ -76,7 +80,8 @@ class SilentLog:
 
     display = None
 
-    def write(self, event: str, step: int, done: float = 0.0, **values: object) -> None: ...
+    def write(self, event: str, step: int, done: float = 0.0, **values: object) -> None:
+        """Nothing."""
 
 
 def _summary_writer(folder: Path, step: int) -> "SummaryWriter":
@@ -113,7 +118,39 @@ def make_display(stream: TextIO | None = None) -> "PlainProgress | ProgressBar":
     return ProgressBar(stream) if stream.isatty() else PlainProgress(stream)
 
 
-class PlainProgress:
+class Display:
+    """What both kinds of displays know of a training: its planned steps, and the best value so far."""
+
+    total = math.inf
+    best = ""
+
+    def begin(self, header: str, total: float, best: str) -> None:
+        """Print what is trained and where; `total` is the planned number of steps, `best` that of a resumed run."""
+        self.total, self.best = total, best
+        self.line(header if math.isinf(total) else f"{header}; {total:,.0f} steps")
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+
+    def position(self, record: Record) -> str:
+        """The step of a record, of how many, and its epoch."""
+        of = "" if math.isinf(self.total) else f"/{self.total:.0f}"
+        return f"step {record['step']}{of}" + (f"  epoch {record['epoch'] + 1}" if "epoch" in record else "")
+
+
+def describe_training(model: "nn.Module", device: object) -> str:
+    """The device and the number of parameters, for people."""
+    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
+    count, trained = sum(size for size, _ in sizes), sum(size for size, own in sizes if own)
+    return f"device {device}, {count:,} parameters" + (f", {trained:,} of them trained" if trained < count else "")
+
+
+def best_text(state: "TrainingState") -> str:
+    """The best value so far and its step; empty before the first evaluation."""
+    return "" if state.best is None else f"best {state.metric} {state.best:.4g} at {state.best_step}"
+
+
+class PlainProgress(Display):
     """Prints one line per event; train records at most every `pause` seconds."""
 
     def __init__(self, stream: TextIO, pause: float = 3.0):
@@ -130,11 +167,13 @@ class PlainProgress:
                 return
             self.last = now
         left = _seconds_left(self.started, now, done) if record["event"] == "train" else None
-        print(
-            format_record(record) + (f"  {format_duration(left)} left" if left is not None else ""),
-            file=self.stream,
-            flush=True,
+        self.line(
+            format_record(record, self) + (f"  {format_duration(left)} left" if left is not None else ""),
         )
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=self.stream, flush=True)
 
     def tick(self, step: int, done: float) -> None:
         """Nothing: lines are printed for events only."""
@@ -143,7 +182,7 @@ class PlainProgress:
         self.stream.flush()
 
 
-class ProgressBar:
+class ProgressBar(Display):
     """A rich progress bar; other events are printed above it."""
 
     def __init__(self, stream: TextIO):
@@ -162,24 +201,32 @@ class ProgressBar:
 
     def show(self, record: Record, done: float) -> None:
         if record["event"] == "train":
-            self.bar.update(self.row, metrics=_format_train_metrics(record))
+            more = [f"epoch {record['epoch'] + 1}", self.best] if self.bar.console.width >= WIDE else []
+            self.bar.update(self.row, metrics="  ".join(filter(None, [_format_train_metrics(record), *more])))
         else:
-            self.bar.console.print(format_record(record), markup=False, highlight=False, soft_wrap=True)
+            self.line(format_record(record, self))
+
+    def line(self, text: str) -> None:
+        """Print a line above the bar."""
+        self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self, step: int, done: float) -> None:
+        """Move the bar."""
         self.bar.start()
-        self.bar.update(self.row, description=f"step {step}", completed=done, total=1.0 if done else None)
+        text = self.position({"step": step})
+        self.bar.update(self.row, description=text, completed=done, total=1.0 if done else None)
 
     def close(self) -> None:
         self.bar.stop()
 
 
-def format_record(record: Record) -> str:
-    """Format a record as a line for people."""
+def format_record(record: Record, display: Display | None = None) -> str:
+    """Format a record as a line for people; `display` knows the planned steps and the best value."""
+    display = display or Display()
     if record["event"] == "note":
         return str(record["text"])
     if record["event"] == "train":
-        return f"step {record['step']}  {_format_train_metrics(record)}"
+        return "  ".join(filter(None, (display.position(record), _format_train_metrics(record), display.best)))
     if record["event"] == "end":
         return f"{record['status']} after {record['step']} steps in {format_duration(record['seconds'])}"
     values = (

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ..config.run import Run
+from ..config.schema import Train
 from ..data.batch import Batch
 from .objective import AnyObjective
 
@@ -31,14 +31,32 @@ class StepLike(Protocol):
         """Indices of the examples in the data, over all processes."""
 
 
+class RunLike(Protocol):
+    """The settings that the loop reads."""
+
+    @property
+    def task(self) -> str:
+        """The name of the task; empty for a module of the user."""
+
+    @property
+    def train(self) -> Train:
+        """The settings of the loop."""
+
+    @property
+    def device(self) -> str:
+        """The device by name."""
+
+
 class JobLike(Protocol):
     """What the loop requires of a task."""
 
     @property
-    def run(self) -> Run: ...
+    def run(self) -> RunLike:
+        """The settings."""
 
     @property
-    def objective(self) -> AnyObjective: ...
+    def objective(self) -> AnyObjective:
+        """The loss that is minimized."""
 
     @property
     def static_shapes(self) -> bool:
@@ -53,7 +71,8 @@ class JobLike(Protocol):
     def align(self, epoch: int, index: int) -> int:
         """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
 
-    def validate(self) -> dict[str, float]: ...
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation data; none without them."""
 
     def describe_data(self) -> list[str]:
         """Facts about the data. The loop calls it at the start and after every epoch, and reports each fact once."""
@@ -83,7 +102,7 @@ class Resampled(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended: finished, stopped (by a signal; --resume continues) or early (train.patience)."""
+    """How a training ended: finished, stopped (by a signal; --resume continues), early (patience or a callback)."""
 
     status: str
     steps: int

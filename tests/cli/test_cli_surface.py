@@ -22,7 +22,7 @@ from regard.errors import UserError
 
 SURFACE = {
     "demo": ["--out"],
-    "train": ["[RECIPE]", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
+    "train": ["[RECIPE]", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry", "--explain", "--json"],
     "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out", "--tune", "--force", "--mute"],
     "predict": [
         "RUN",
@@ -64,10 +64,11 @@ SURFACE = {
     ],
     "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
-    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
+    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge", "--json"],
     "prune": ["RUN", "--heads", "--out", "--effect"],
     "distill": ["RUN", "[KEY=VALUE]", "--data", "--out"],
-    "list": [],
+    "info": ["RUN", "--json"],
+    "list": ["--json"],
 }
 
 
@@ -199,7 +200,7 @@ def test_no_verb_prints_plain_help(capsys):
         (
             ["xyzzy"],
             "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align, align-audio, "
-            "convert, prune, distill, list",
+            "convert, prune, distill, info, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),

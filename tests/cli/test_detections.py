@@ -145,4 +145,4 @@ def test_other_tasks_have_no_boxes(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_evaluation_prints_average_precision(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(run), "--data", f"{run.parent / 'images'},{run.parent / 'instances.json'}"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed for name in ("ap50", "ap75", "ap small", "ar 100", "red", "white"))
+    assert all(name in printed for name in ("ap50", "ap75", "ap_small", "ar_100", "red", "white"))

@@ -156,7 +156,7 @@ def test_score_is_the_log_probability(run, files, capsys, monkeypatch, tmp_path)
 def test_eval_prints_metrics_with_signatures(run, files, capsys, tmp_path):
     code, out, _ = run_cli(capsys, "eval", run, "--data", f"{files}/test.low,{files}/test.up", "--json")
     metrics = json.loads(out)
-    assert code == 0 and metrics["examples"] == 60 and "version:" in metrics["bleu signature"]
+    assert code == 0 and metrics["examples"] == 60 and "version:" in metrics["bleu_signature"]
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
     found = regard.load(run).predict((files / "test.low").read_text().splitlines())
     import sacrebleu

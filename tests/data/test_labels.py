@@ -386,7 +386,7 @@ def test_hash_is_a_comment_only_before_conllu():
 def test_label_metrics():
     found, right = list("aabbca"), list("aabcab")
     told = label_metrics(found, right)
-    assert told["accuracy"] == told["micro f1"] == 0.5
+    assert told["accuracy"] == told["micro_f1"] == 0.5
     assert told["labels"]["a"] == {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "count": 3}
     assert told["labels"]["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "count": 1}
     assert told["f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
@@ -430,11 +430,11 @@ def test_span_metrics():
     right = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     found = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     told = span_metrics(found, right)
-    assert told["spans"] == told["span precision"] == told["span recall"] == 0.5
-    assert told["span kinds"]["PER"]["f1"] == 1.0 and told["span kinds"]["MISC"]["f1"] == 0.0
-    assert str(told["span kinds"]).splitlines()[2].split()[0] == "MISC"
+    assert told["spans"] == told["span_precision"] == told["span_recall"] == 0.5
+    assert told["span_kinds"]["PER"]["f1"] == 1.0 and told["span_kinds"]["MISC"]["f1"] == 0.0
+    assert str(told["span_kinds"]).splitlines()[2].split()[0] == "MISC"
     half = span_metrics([["B-A", "O", "O"]], [["B-A", "O", "B-A"]])
-    assert (half["span precision"], half["span recall"]) == (1.0, 0.5) and half["spans"] == pytest.approx(2 / 3)
+    assert (half["span_precision"], half["span_recall"]) == (1.0, 0.5) and half["spans"] == pytest.approx(2 / 3)
 
 
 def test_spans_equal_seqeval():

@@ -25,9 +25,9 @@ def test_counts_by_hand() -> None:
         "insertions": 0,
         "deletions": 1,
         "characters": 36,
-        "character substitutions": 1,
-        "character insertions": 0,
-        "character deletions": 7,
+        "character_substitutions": 1,
+        "character_insertions": 0,
+        "character_deletions": 7,
         "normalize": "none",
     }
 
@@ -41,7 +41,7 @@ def test_the_counts_are_those_of_jiwer() -> None:
     assert metrics["wer"] == by_word.wer and metrics["cer"] == by_character.cer
     for edit in ("substitutions", "insertions", "deletions"):
         assert metrics[edit] == getattr(by_word, edit)
-        assert metrics[f"character {edit}"] == getattr(by_character, edit)
+        assert metrics[f"character_{edit}"] == getattr(by_character, edit)
     assert metrics["words"] == sum(len(text.split()) for text in texts[1])
     assert metrics["characters"] == sum(map(len, texts[1]))
 
@@ -49,7 +49,7 @@ def test_the_counts_are_those_of_jiwer() -> None:
 def test_empty_references_and_transcripts() -> None:
     metrics = speech_metrics(["two words", "", ""], ["", "one", " \n"])
     assert (metrics["wer"], metrics["words"], metrics["insertions"], metrics["deletions"]) == (3.0, 1, 2, 1)
-    assert (metrics["character insertions"], metrics["character deletions"], metrics["exact"]) == (9, 3, 1 / 3)
+    assert (metrics["character_insertions"], metrics["character_deletions"], metrics["exact"]) == (9, 3, 1 / 3)
     nothing = speech_metrics([], [])
     assert (nothing["wer"], nothing["cer"], nothing["exact"], nothing["words"]) == (0.0, 0.0, 0.0, 0)
     silent = speech_metrics(["", "so much noise"], ["", ""])

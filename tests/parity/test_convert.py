@@ -97,7 +97,7 @@ def test_huggingface(run, tmp_path, capsys):
     card = (out / "README.md").read_text()
     figures = ours.evaluate(((f"{data}/test.low",), (f"{data}/test.up",)))
     for words in ("train: 400 examples, train.low, train.up", "regard train translate", "train.steps=160",
-                  "data.train=train.low,train.up", "after 160 steps", figures["bleu signature"].replace("|", r"\|"),
+                  "data.train=train.low,train.up", "after 160 steps", figures["bleu_signature"].replace("|", r"\|"),
                   f"| bleu | {figures['bleu']:.4g} |", "On the validation data"):  # fmt: skip
         assert words in card, words
     assert str(run.parent) not in card and card.count(r"nrefs:1\|case:") == 5

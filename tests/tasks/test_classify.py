@@ -49,8 +49,8 @@ def run_cli(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str,
 def test_training_and_metrics(run, predictor):
     metrics = predictor.evaluate()
     right = [label for _, label in reads.labeled_examples(50, 2)]
-    assert metrics["examples"] == 50 and metrics["accuracy"] > 0.9 and metrics["micro f1"] == metrics["accuracy"]
-    assert metrics["majority"] == right.count("glad") / 50 and metrics["majority label"] == "glad"
+    assert metrics["examples"] == 50 and metrics["accuracy"] > 0.9 and metrics["micro_f1"] == metrics["accuracy"]
+    assert metrics["majority"] == right.count("glad") / 50 and metrics["majority_label"] == "glad"
     assert (
         set(metrics["labels"]) == {"glad", "sad"}
         and sum(sum(row.values()) for row in metrics["confusion"].values()) == 50
@@ -174,7 +174,7 @@ def test_unseen_labels(run, predictor, tmp_path):
         tmp_path / "a.tsv", [("a happy cat", "glad"), ("a bad cat", "angry"), ("bad", "angry"), ("bad", "sad")]
     )
     metrics = predictor.evaluate(((str(path),),))
-    assert metrics["unseen labels"] == "angry (2)" and metrics["accuracy"] <= 0.5
+    assert metrics["unseen_labels"] == "angry (2)" and metrics["accuracy"] <= 0.5
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
     with pytest.raises(UserError, match=r"data\.valid: .*a\.tsv:2 has the label 'angry', which data\.train never has"):
         regard.train("classify", {**reads.TINY, **data}, out=tmp_path / "x")

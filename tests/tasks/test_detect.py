@@ -247,7 +247,7 @@ def test_evaluation(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = picture()
     data = [(image, [[1, 1, 20, 20], [5, 5, 30, 30]], ["circle", "boat"]), (image, [], [])]
     metrics = predictor.evaluate(data)
-    assert metrics["objects"] == 2 and metrics["unseen labels"] == "boat (1)" and metrics["classes"]["boat"]["ap"] == 0
+    assert metrics["objects"] == 2 and metrics["unseen_labels"] == "boat (1)" and metrics["classes"]["boat"]["ap"] == 0
     view = predictor.look(image)
     queries, (places,) = view.axes["target"].segments[0], view.axes["source"].segments
     assert view.kinds == ["encoder", "decoder", "cross"] and len(queries.boxes) == predictor.run.model.queries
@@ -309,8 +309,8 @@ def test_average_precision_by_hand() -> None:
     metrics = detection_metrics(truths, found)
     expected = (51 * 1 + 50 * 2 / 3) / 101  # recall 0…0.5 with precision 1, then 2/3
     assert metrics["ap"] == pytest.approx(expected, abs=1e-6) and metrics["ap50"] == pytest.approx(expected, abs=1e-6)
-    assert metrics["ar 1"] == 0.5 and metrics["ar 100"] == 1.0 and metrics["ap small"] == 1.0
-    assert "ap large" not in metrics and metrics["classes"]["a"]["count"] == 2
+    assert metrics["ar_1"] == 0.5 and metrics["ar_100"] == 1.0 and metrics["ap_small"] == 1.0
+    assert "ap_large" not in metrics and metrics["classes"]["a"]["count"] == 2
     assert "count" in str(metrics["classes"])
 
 

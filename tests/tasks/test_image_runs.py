@@ -143,9 +143,9 @@ def test_data_in_memory_and_their_guard(tmp_path: Path) -> None:
             "classify-image", {**augmented, "train.steps": 6}, out=tmp_path / "halves", data=other, resume=True
         )
     metrics = predictor.evaluate(ROWS)
-    assert metrics["examples"] == 16 and "top-5 accuracy" not in metrics and set(metrics["labels"]) <= {"a", "b"}
+    assert metrics["examples"] == 16 and "top_5_accuracy" not in metrics and set(metrics["labels"]) <= {"a", "b"}
     assert predictor.evaluate([{"image": image, "label": label} for image, label in ROWS]) == metrics
-    assert predictor.evaluate([*ROWS, (ROWS[0][0], "c")])["unseen labels"] == "c (1)"
+    assert predictor.evaluate([*ROWS, (ROWS[0][0], "c")])["unseen_labels"] == "c (1)"
 
 
 def test_labels_of_other_splits(tmp_path: Path) -> None:
@@ -168,17 +168,17 @@ def test_evaluation_of_many_labels(base: Path) -> None:
     keys = [
         "examples",
         "accuracy",
-        "top-5 accuracy",
+        "top_5_accuracy",
         "f1",
-        "micro f1",
+        "micro_f1",
         "labels",
         "confusion",
         "majority",
-        "majority label",
+        "majority_label",
     ]
-    assert [*metrics] == keys and metrics["accuracy"] <= metrics["top-5 accuracy"] <= 1
+    assert [*metrics] == keys and metrics["accuracy"] <= metrics["top_5_accuracy"] <= 1
     hits = [label in [each.label for each in predictor.predict(image, top=5).top] for image, label in digits.make_digits(1)["test"]]  # fmt: skip
-    assert metrics["top-5 accuracy"] == pytest.approx(np.mean(hits))
+    assert metrics["top_5_accuracy"] == pytest.approx(np.mean(hits))
 
 
 def test_a_run_that_lacks_its_labels(base: Path, tmp_path: Path) -> None:

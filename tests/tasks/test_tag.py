@@ -53,9 +53,9 @@ def test_training_and_metrics(run, predictor):
     right = [tag for each in reads.tagged_examples(50, 2) for _, tag in each]
     assert metrics["words"] == len(right) and metrics["examples"] == 50
     assert metrics["accuracy"] > 0.95 and metrics["spans"] > 0.9
-    assert metrics["majority"] == right.count("O") / len(right) or metrics["majority label"] != "O"
+    assert metrics["majority"] == right.count("O") / len(right) or metrics["majority_label"] != "O"
     # The same words are B-T at the first position of a span and I-T at the second: a word alone does not determine its tag.
-    assert metrics["majority"] < metrics["most frequent tag of the word"] < 0.88
+    assert metrics["majority"] < metrics["most_frequent_tag"] < 0.88
     weights = json.loads((run / "run.json").read_text())["weights"]
     assert weights["metric"] == "spans" and weights["value"] > 0.9
 
@@ -101,7 +101,7 @@ def test_command_line_streams(run, tmp_path, capsys, monkeypatch):
     assert json.loads(out)["words"] == ["the", "cat"]
     assert run_cli(capsys, monkeypatch, "", "predict", run)[:2] == (0, "")
     code, out, _ = run_cli(capsys, monkeypatch, "", "eval", run)
-    assert code == 0 and "span kinds" in out and "most frequent tag of the word" in out
+    assert code == 0 and "span_kinds" in out and "most_frequent_tag" in out
 
 
 def test_the_first_lines_determine_the_format_of_a_stream(run, tmp_path, capsys, monkeypatch):
@@ -166,7 +166,7 @@ def test_errors(predictor, capsys, monkeypatch, run):
 def test_unseen_tags(run, predictor, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("the x O\ncat x B-ODD\n")
-    assert predictor.evaluate(((str(path),),))["unseen labels"] == "B-ODD (1)"
+    assert predictor.evaluate(((str(path),),))["unseen_labels"] == "B-ODD (1)"
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
     with pytest.raises(UserError, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")

@@ -88,11 +88,11 @@ def test_each_task_of_a_mixture_has_the_tokenizer_of_its_language():
     predictor = types.SimpleNamespace(run=types.SimpleNamespace(eval=TextEval()))
     whole, chinese = "nrefs:1|case:mixed|eff:no|tok:13a", TEXTS["zh"]
     own = Text2TextPredictor._task_metrics(predictor, chinese, [[text] for text in chinese], whole)
-    assert own["bleu"] == pytest.approx(100) and own["exact"] == 1 and "|tok:zh|" in own["bleu signature"]
-    assert f"bleu 100.0000  chrf 100.0000  exact 1.0000  bleu signature {own['bleu signature']}" in str(
+    assert own["bleu"] == pytest.approx(100) and own["exact"] == 1 and "|tok:zh|" in own["bleu_signature"]
+    assert f"bleu 100.0000  chrf 100.0000  exact 1.0000  bleu_signature {own['bleu_signature']}" in str(
         MetricsByTask(zh=own)
     )
-    same = Text2TextPredictor._task_metrics(predictor, chinese, [[text] for text in chinese], own["bleu signature"])
+    same = Text2TextPredictor._task_metrics(predictor, chinese, [[text] for text in chinese], own["bleu_signature"])
     assert set(same) == {"bleu", "chrf", "exact"}
 
 
@@ -184,13 +184,13 @@ def test_validation_and_eval_choose_the_same_tokenizer(run, capsys):
     found = predictor.predict((data / "valid.low").read_text().splitlines(), kind="greedy")
     right = (data / "valid.up").read_text().splitlines()
     assert valid["bleu"] == sacrebleu.corpus_bleu(found, [right], tokenize="zh").score
-    assert "|tok:zh|" in again["bleu signature"] and "|asian:yes|" in again["ter signature"]
+    assert "|tok:zh|" in again["bleu_signature"] and "|asian:yes|" in again["ter_signature"]
 
 
 def test_eval_tokenize_on_the_command_line(run, capsys):
     assert main(["eval", str(run), "eval.tokenize=char", "eval.asian_support=off", "--json"]) == 0
     metrics = json.loads(capsys.readouterr().out)
-    assert "|tok:char|" in metrics["bleu signature"] and "|asian:no|" in metrics["ter signature"]
+    assert "|tok:char|" in metrics["bleu_signature"] and "|asian:no|" in metrics["ter_signature"]
     assert main(["eval", str(run), "eval.tokenize=klingon"]) == 2
     assert 'eval.tokenize is "klingon"; expected one of auto, 13a, ' in capsys.readouterr().err
     assert main(["eval", str(run), str(run), "eval.tokenize=char", "decode.kind=greedy"]) == 0

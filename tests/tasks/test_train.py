@@ -303,7 +303,8 @@ def test_layers_below_learn_more_slowly_and_positions_do_not_decay(tmp_path: Pat
     scales = optim.rate_scales(both, 0.5)
     assert {scales[name] for name in scales if name.startswith("encoder.layers.0")} == {0.0625}
     assert {scales[name] for name in scales if name.startswith("decoder.layers.1")} == {0.5}
-    assert set(optim.rate_scales(net(), 0.5).values()) == {1.0}  # no stack
+    with pytest.raises(UserError, match="layer_decay is 0.5, but the model has no stack of layers; scale the rates"):
+        optim.rate_scales(net(), 0.5)
 
 
 def test_frozen_parameters_stay_and_a_fully_frozen_model_is_refused(tmp_path: Path) -> None:
@@ -753,8 +754,13 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     fit(Task(steps=10, log_every=5).of(net()), folder(tmp_path), resume=False)
     output = capsys.readouterr()
     assert output.out == "" and "\x1b" not in output.err and "\r" not in output.err
-    lines = output.err.splitlines()
-    assert lines[0].startswith("step 1  loss ") and lines[0].endswith(" tokens/s") and "  lr 2.00e-03  " in lines[0]
+    header, *lines = output.err.splitlines()
+    assert header == "device cpu, 698 parameters; 10 steps"
+    assert (
+        lines[0].startswith("step 1/10  epoch 1  loss ")
+        and lines[0].endswith(" tokens/s")
+        and "  lr 2.00e-03  " in lines[0]
+    )
     assert lines[1].startswith("step 5  valid  loss ") and "perplexity" in lines[1]  # step 5 itself came too soon after
     assert re.fullmatch(r"finished after 10 steps in 0:00:0\d", lines[-1])
 

@@ -64,6 +64,7 @@ def is_regressor(c: bert.EncoderConfig) -> bool:
 
 
 def read_problem_type(theirs: JsonMapping) -> JsonObject:
+    """Settings from `problem_type`."""
     kind = theirs.get("problem_type")
     if kind not in (None, "single_label_classification", "regression"):
         expected = "expected 'single_label_classification', one label for each text, or 'regression'"
@@ -74,6 +75,7 @@ def read_problem_type(theirs: JsonMapping) -> JsonObject:
 
 
 def write_problem_type(c: bert.EncoderConfig) -> JsonObject:
+    """`problem_type` from the settings."""
     return {"problem_type": "regression"} if is_regressor(c) else {}
 
 
@@ -219,6 +221,7 @@ def predictor_of(folder: EncoderFolder, overrides: JsonMapping) -> "AnyPredictor
 
 
 def read(path: Path, config: JsonMapping) -> EncoderFolder:
+    """Read a folder of this family."""
     modules = read_modules(path)
     tensors = {modern_name(name): tensor for name, tensor in read_weights(modules.home).items()}
     ours = parse_config(modules.home, config, lambda theirs: from_huggingface(theirs, tensors))
@@ -232,6 +235,7 @@ def read(path: Path, config: JsonMapping) -> EncoderFolder:
 def encoder_folder(
     path: Path, config: JsonMapping, ours: bert.EncoderConfig, model: bert.Model, tokenizer: TrainedTokenizer
 ) -> EncoderFolder:
+    """The content of a folder with an encoder."""
     assert isinstance(ours.positions, slots.Learned)
     if tokenizer.size > ours.vocab:
         raise UserError(f"{path} has {tokenizer.size} tokens and its model {ours.vocab}; they belong to two models")

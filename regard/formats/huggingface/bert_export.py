@@ -70,10 +70,12 @@ def tag(c: bert.EncoderConfig) -> str:
 
 
 def config(c: bert.Config, tokenizer: TrainedTokenizer) -> JsonObject:
+    """The config.json of a model."""
     return {"model_type": "bert", **CONFIG.write(c), "pad_token_id": tokenizer.pad, "dtype": "float32"}
 
 
 def label_maps(predictor: EncoderSource) -> JsonObject:
+    """The labels as `id2label` and `label2id`."""
     if predictor.run.model.head not in LABELED:
         return {}
     labels: list[str] = list(predictor.labels)  # type: ignore[attr-defined]

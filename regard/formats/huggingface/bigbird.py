@@ -39,6 +39,7 @@ def architecture(c: bigbird.Config) -> str:
 
 
 def read_attention(theirs: JsonMapping) -> JsonObject:
+    """The attention slot from their keys."""
     kind = present(theirs, "attention_type", "block_sparse")
     if kind == "original_full":
         return {"attention.kind": "dense"}
@@ -53,6 +54,7 @@ def read_attention(theirs: JsonMapping) -> JsonObject:
 
 
 def write_attention(c: bigbird.Config) -> JsonObject:
+    """Their keys from the attention slot."""
     if isinstance(c.attention, slots.Dense):
         return {"attention_type": "original_full"}
     return {
@@ -63,6 +65,7 @@ def write_attention(c: bigbird.Config) -> JsonObject:
 
 
 def refuse_attention(c: bigbird.Config) -> str | None:
+    """Why an attention slot has no place in this format; empty if it has."""
     if isinstance(c.attention, slots.Blocks):
         fixed = "expected false: transformers draws blocks only in training"
         return f"model.attention.drawn=true ({fixed})" if c.attention.drawn else None
@@ -115,6 +118,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
 
 def read(path: Path, config: JsonMapping) -> EncoderFolder:
+    """Read a folder of this family."""
     tensors = {name.removeprefix("bert."): tensor for name, tensor in read_weights(path).items()}
     ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
     model = bigbird.Model(ours)

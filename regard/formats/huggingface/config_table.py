@@ -15,6 +15,7 @@ _ABSENT: Any = object()
 
 
 def unchanged(value: Any) -> Any:
+    """The value itself."""
     return value
 
 

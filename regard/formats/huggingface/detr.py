@@ -132,6 +132,7 @@ def unsupported(c: detr.Config) -> list[str]:
 
 
 def usage(predictor: "DetectPredictor") -> str:
+    """The usage example of the model card."""
     return image_usage(ARCHITECTURE, FOUND)
 
 
@@ -161,6 +162,7 @@ def label_names(theirs: JsonMapping) -> list[str]:
 
 
 def from_huggingface(theirs: JsonMapping) -> detr.Config:
+    """Our settings from their config."""
     settings = CONFIG.read(theirs) | {"size": "huggingface", "labels": len(label_names(theirs))}
     return detr.Config.model_validate(settings)
 
@@ -179,6 +181,7 @@ class DetrFolder:
 
 
 def read(path: Path, config: JsonMapping) -> DetrFolder:
+    """Read a folder of this family."""
     ours = parse_config(path, config, from_huggingface)
     tensors = {name.replace("model.backbone.model.", BACKBONE): tensor for name, tensor in read_weights(path).items()}
     tensors = resnet.rename_timm(tensors, BACKBONE)
@@ -189,6 +192,7 @@ def read(path: Path, config: JsonMapping) -> DetrFolder:
 
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "DetectPredictor":
+    """The predictor of a folder."""
     folder = read(path, config)
     predictor: DetectPredictor = import_module("regard.tasks.detect").from_folder(folder, overrides)
     return predictor

@@ -23,28 +23,34 @@ if TYPE_CHECKING:
 
 
 def read_inner(theirs: JsonMapping) -> JsonObject:
+    """The width of the feed-forward from their config."""
     return {"inner": theirs.get("n_inner") or 4 * theirs["n_embd"]}
 
 
 def write_inner(c: gpt.Config) -> JsonObject:
+    """Their key of the width of the feed-forward."""
     return {"n_inner": c.inner}
 
 
 def read_dropout(theirs: JsonMapping) -> JsonObject:
+    """The dropout from their three keys."""
     return {"dropout": present(theirs, "resid_pdrop", 0.1)}
 
 
 def write_dropout(c: gpt.Config) -> JsonObject:
+    """Their three keys from the dropout."""
     return {"resid_pdrop": c.dropout, "embd_pdrop": c.dropout}
 
 
 def refuse_shared_keys(c: gpt.Config) -> str | None:
+    """Why shared key heads have no place in this format."""
     if c.key_heads in (0, c.heads):
         return None
     return f"model.key_heads={c.key_heads} (expected model.heads={c.heads} for GPT-2)"
 
 
 def refuse_head_width(c: gpt.Config) -> str | None:
+    """Why another width of heads has no place in this format."""
     if (c.head_width or c.width // c.heads) * c.heads == c.width:
         return None
     return f"model.head_width={c.head_width} (expected model.width / model.heads for GPT-2)"

@@ -45,14 +45,17 @@ def unsupported(c: gpt.Config) -> list[str]:
 
 
 def gpt2_config(c: gpt.Config) -> JsonObject:
+    """The config.json of a GPT-2."""
     return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"} | gpt2.CONFIG.write(c)
 
 
 def llama_config(c: gpt.Config) -> JsonObject:
+    """The config.json of a Llama."""
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama"} | llama.CONFIG.write(c)
 
 
 def mistral_config(c: gpt.Config) -> JsonObject:
+    """The config.json of a Mistral."""
     return {"architectures": ["MistralForCausalLM"], "model_type": "mistral"} | llama.MISTRAL_CONFIG.write(c)
 
 
@@ -65,6 +68,7 @@ class GptLayout(NamedTuple):
 
 
 def gpt_layout(c: gpt.Config) -> GptLayout:
+    """The format that fits a model: GPT-2, Llama or Mistral."""
     if not gpt2_unsupported(c):
         return GptLayout(gpt2_config, gpt2.names, True)
     config = mistral_config if isinstance(c.attention, slots.Window) else llama_config

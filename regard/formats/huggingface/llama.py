@@ -37,6 +37,7 @@ def read_heads(theirs: JsonMapping) -> JsonObject:
 
 
 def write_heads(c: gpt.Config) -> JsonObject:
+    """Their keys of the heads."""
     return {
         "hidden_size": c.width,
         "num_attention_heads": c.heads,
@@ -46,6 +47,7 @@ def write_heads(c: gpt.Config) -> JsonObject:
 
 
 def refuse_width(c: gpt.Config) -> str | None:
+    """Why a width of heads has no place in this format."""
     if c.width % c.heads == 0:
         return None
     return f"model.width={c.width} (expected a multiple of model.heads={c.heads} for Llama)"
@@ -63,6 +65,7 @@ def read_rotary_base(theirs: JsonMapping) -> JsonObject:
 
 
 def write_rotary_base(c: gpt.Config) -> JsonObject:
+    """Their key of the base of rotary positions."""
     base = getattr(c.positions, "base", 10000.0)
     return {
         "rope_parameters": {"rope_type": "default", "rope_theta": base},
@@ -79,10 +82,12 @@ def biased_maps(theirs: JsonMapping) -> set[str]:
 
 
 def read_bias(theirs: JsonMapping) -> JsonObject:
+    """Whether projections have a bias."""
     return {"biased": bool(biased_maps(theirs))}
 
 
 def write_bias(c: gpt.Config) -> JsonObject:
+    """Their keys of the biases."""
     return {"attention_bias": c.biased, "mlp_bias": c.biased}
 
 
@@ -94,6 +99,7 @@ def read_window(theirs: JsonMapping) -> JsonObject:
 
 
 def write_window(c: gpt.Config) -> JsonObject:
+    """Their key of the attention window."""
     if isinstance(c.attention, slots.Window):
         return {"sliding_window": min(_numbers(c.attention.radius)) + 1, "attention_dropout": 0.0}
     return {"sliding_window": None, "attention_dropout": getattr(c.attention, "dropout", 0.0)}

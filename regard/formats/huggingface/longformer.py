@@ -32,6 +32,7 @@ def architecture(c: longformer.Config) -> str:
 
 
 def per_layer(c: longformer.Config, value: int | tuple[int, ...]) -> list[int]:
+    """A value for every layer."""
     return [value] * c.layers if isinstance(value, int) else list(value)
 
 
@@ -54,6 +55,7 @@ def read_head_and_window(theirs: JsonMapping) -> JsonObject:
 
 
 def write_head_and_window(c: longformer.Config) -> JsonObject:
+    """Their keys of the head and of the attention window."""
     return {
         "architectures": [architecture(c)],
         "attention_window": [2 * radius for radius in per_layer(c, c.attention.radius)],
@@ -63,6 +65,7 @@ def write_head_and_window(c: longformer.Config) -> JsonObject:
 
 
 def refuse_globals(c: longformer.Config) -> str | None:
+    """Why global positions have no place in this format."""
     count = c.attention.globals
     if count > 1:
         return f"model.attention.globals={count} (expected 0 or 1)"
@@ -70,11 +73,13 @@ def refuse_globals(c: longformer.Config) -> str | None:
 
 
 def refuse_dilation(c: longformer.Config) -> str | None:
+    """Why dilation has no place in this format."""
     dilation = c.attention.dilation
     return None if set(per_layer(c, dilation)) == {1} else f"model.attention.dilation={dilation} (expected 1)"
 
 
 def refuse_activation(c: longformer.Config) -> str | None:
+    """Why an activation has no place in this format."""
     refused = c.head == "words" and c.feed.act != "gelu"
     return f"model.feed.act={c.feed.act} (expected gelu with model.head=words)" if refused else None
 
@@ -152,6 +157,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
 
 def read(path: Path, config: JsonMapping) -> EncoderFolder:
+    """Read a folder of this family."""
     tensors = {name.removeprefix("longformer."): tensor for name, tensor in read_weights(path).items()}
     ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
     model = longformer.Model(ours)

@@ -34,6 +34,7 @@ def write(predictor: EncoderSource, draft: Path, precision: str) -> None:
 
 
 def config(c: longformer.Config, text: TrainedTokenizer) -> JsonObject:
+    """The config.json of a model."""
     return {
         "model_type": "longformer",
         **config_table(text.pad + 1).write(c),

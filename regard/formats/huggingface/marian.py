@@ -52,15 +52,18 @@ def read_depth(theirs: JsonMapping) -> JsonObject:
 
 
 def write_depth(c: transformer.Config) -> JsonObject:
+    """Their keys of the numbers of layers."""
     return {"encoder_layers": c.layers, "decoder_layers": c.decoder_layers or c.layers}
 
 
 def read_target_vocab(theirs: JsonMapping) -> JsonObject:
+    """The size of the target vocabulary from their config."""
     shared = present(theirs, "share_encoder_decoder_embeddings", True)
     return {"target_vocab": 0 if shared else theirs["decoder_vocab_size"]}
 
 
 def write_target_vocab(c: transformer.Config) -> JsonObject:
+    """Their keys of the vocabularies."""
     return {
         "decoder_vocab_size": c.target_vocab or c.vocab,
         "share_encoder_decoder_embeddings": not c.target_vocab,
@@ -68,6 +71,7 @@ def write_target_vocab(c: transformer.Config) -> JsonObject:
 
 
 def refuse_stretched_sinusoid(c: transformer.Config) -> str | None:
+    """Why other sinusoids have no place in this format."""
     if getattr(c.positions, "layout", None) != "whisper":
         return None
     return "model.positions.layout=whisper (expected interleaved or halves)"
@@ -116,6 +120,7 @@ COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, w
 
 
 def attention_names(ours: str, theirs: str) -> dict[str, str | WeightRule]:
+    """Their names of the weights of an attention module and its norm, by ours."""
     maps = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
     return prefixed(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 

@@ -125,6 +125,7 @@ def load_start(path: Path, config: JsonMapping) -> Backbone:
 
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> NoReturn:
+    """A backbone gives no predictions: it is a start."""
     raise UserError(
         f"{path} holds a ResNet, a backbone that predicts nothing here; train a detector that starts from it: "
         f"regard train detect start={path}"

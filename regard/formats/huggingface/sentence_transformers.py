@@ -45,6 +45,7 @@ def read_modules(path: Path) -> SentenceModules:
 
 
 def read_pooling(file: Path) -> Pooling:
+    """The pooling of a sentence-transformers folder."""
     if not file.is_file():
         raise UserError(f"{file} is missing, so the pooling is unknown; fetch the folder again")
     config = read_json(file)
@@ -62,6 +63,7 @@ def read_pooling(file: Path) -> Pooling:
 
 
 def refuse_prompt(path: Path) -> None:
+    """Refuse a folder that puts a prompt before every text."""
     file = path / "config_sentence_transformers.json"
     if file.is_file() and (name := read_json(file).get("default_prompt_name")):
         raise UserError(

@@ -39,6 +39,7 @@ FEED_NAMES = {ours: theirs for theirs, ours in reversed(FEEDS.items())}
 
 
 def read_feed(theirs: JsonMapping) -> JsonObject:
+    """The feed-forward slot from their config."""
     name = present(theirs, "feed_forward_proj", "relu")
     if name not in FEEDS:
         raise ValueError(f"feed_forward_proj is {name!r}; expected one of {', '.join(FEEDS)}")
@@ -47,6 +48,7 @@ def read_feed(theirs: JsonMapping) -> JsonObject:
 
 
 def refuse_feed(c: t5.Config) -> str | None:
+    """Why a feed-forward has no place in this format."""
     acts = [act for kind, act in FEED_NAMES if kind == c.feed.kind]
     return None if c.feed.act in acts else f"model.feed.act={c.feed.act} of {c.feed.kind} (expected {', '.join(acts)})"
 
@@ -63,10 +65,12 @@ def read_depth(theirs: JsonMapping) -> JsonObject:
 
 
 def write_depth(c: t5.Config) -> JsonObject:
+    """Their keys of the numbers of layers."""
     return {"num_layers": c.layers, "num_decoder_layers": c.decoder_layers or c.layers}
 
 
 def refuse_depth(c: t5.Config) -> str | None:
+    """Why numbers of layers have no place in this format."""
     if c.decoder_layers <= c.layers:
         return None
     most = f"expected at most model.layers={c.layers}: transformers cannot generate with more"
@@ -159,6 +163,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
 
 def read(path: Path, config: JsonMapping) -> tuple[t5.Config, t5.Model]:
+    """Read a folder of this family."""
     tensors = read_weights(path)
     ours = parse_config(path, config, from_huggingface)
     ours = ours.model_copy(update={"tied": tie_head(tensors, config)})
@@ -186,6 +191,7 @@ def tie_head(tensors: dict[str, Tensor], config: JsonMapping) -> bool:
 
 
 def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> TrainedTokenizer:
+    """The tokenizer of a folder."""
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():

@@ -37,6 +37,7 @@ def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
 
 
 def config(c: t5.Config, tokenizer: Tokenizer) -> JsonObject:
+    """The config.json of a model."""
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
@@ -49,4 +50,5 @@ def config(c: t5.Config, tokenizer: Tokenizer) -> JsonObject:
 
 
 def tensors(model: t5.Model, c: t5.Config) -> dict[str, Tensor]:
+    """Copies of the weights by the names of transformers."""
     return {name: tensor.detach().clone().contiguous() for name, tensor in export_weights(model, names(c)).items()}

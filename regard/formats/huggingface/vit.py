@@ -39,6 +39,7 @@ LAYER = {
 
 
 def architecture(c: vit.Config) -> str:
+    """The class of transformers for a model."""
     return next(name for name, head in ARCHITECTURES.items() if head == c.head)
 
 
@@ -70,6 +71,7 @@ CONFIG = ConfigTable(
 
 
 def usage(predictor: "ClassifyImagePredictor") -> str:
+    """The usage example of the model card."""
     c: vit.Config = predictor.run.model
     label = "print(model.config.id2label[int(outputs.logits.argmax())])"
     return image_usage(architecture(c), label if c.head == "class" else "print(outputs.last_hidden_state)")
@@ -121,6 +123,7 @@ class VitFolder:
 
 
 def read(path: Path, config: JsonMapping) -> VitFolder:
+    """Read a folder of this family."""
     tensors = read_weights(path)
     ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
     model = load_weights(vit.Model(ours), tensors, names(ours))
@@ -130,6 +133,7 @@ def read(path: Path, config: JsonMapping) -> VitFolder:
 
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ClassifyImagePredictor":
+    """The predictor of a folder."""
     predictor: ClassifyImagePredictor = import_module("regard.tasks.classify_image").from_folder(
         read(path, config), overrides
     )

@@ -86,6 +86,7 @@ def tokenizer_settings(path: Path) -> JsonObject:
 
 
 def read_tokenizer_json(path: Path) -> JsonObject:
+    """The content of a folder's tokenizer.json."""
     content: JsonObject = read_json(path / "tokenizer.json")
     model, added = content.get("model"), content.get("added_tokens")
     if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
@@ -261,6 +262,7 @@ def load_bigbird_unigram(path: Path) -> TrainedTokenizer:
 
 
 def bigbird_tokenizer_json(file: Path, add_prefix_space: bool) -> JsonObject:
+    """A tokenizer.json built from a BigBird folder."""
     pieces, _ = _read_sentencepiece(file)
     backend = _unigram_backend(pieces, [])
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")

@@ -124,6 +124,7 @@ def find_rule(ours: str, names: Names) -> WeightRule:
 
 
 def fill_layer_numbers(name: str, numbers: list[str]) -> str:
+    """The name with its wildcards replaced by numbers, in order."""
     for number in numbers:
         name = name.replace("*", number, 1)
     return name

@@ -59,6 +59,7 @@ KEPT_FILES = (
 
 
 def read_architecture(theirs: JsonMapping) -> JsonObject:
+    """Refuse a folder of another architecture."""
     names = present(theirs, "architectures", [ARCHITECTURE])
     if names != [ARCHITECTURE]:
         raise ValueError(f"architectures is {names}; regard reads {ARCHITECTURE}")
@@ -163,6 +164,7 @@ def check_sound(sound: AudioProcessor, c: whisper.Config) -> None:
 
 
 def write_sound_settings(sound: AudioProcessor) -> JsonObject:
+    """The preprocessor settings of a model."""
     samples = sound.seconds * sound.rate
     return {
         "feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "WhisperProcessor",
@@ -209,6 +211,7 @@ def read(path: Path, config: JsonMapping) -> WhisperFolder:
 
 
 def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.Config:
+    """The settings with the alignment heads of a folder."""
     heads = generation.get("alignment_heads") or ()
     return whisper.Config(**c.model_dump() | {"alignment_heads": heads})
 

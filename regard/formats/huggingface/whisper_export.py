@@ -70,6 +70,7 @@ def generation_settings(predictor: "WhisperPredictor") -> JsonObject:
 
 
 def tokenizer_settings(target: WhisperTokenizer, positions: int) -> JsonObject:
+    """The tokenizer_config.json of a model."""
     names = {number: token.content for number, token in target.backend.get_added_tokens_decoder().items()}
     roles = {"bos_token": target.end, "eos_token": target.end, "pad_token": target.pad}
     kind = "WhisperTokenizer" if target.spaced else "PreTrainedTokenizerFast"
@@ -78,6 +79,7 @@ def tokenizer_settings(target: WhisperTokenizer, positions: int) -> JsonObject:
 
 
 def to_bytes(values: JsonObject) -> bytes:
+    """A value as the bytes of a JSON file."""
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -103,6 +105,7 @@ def check(predictor: "WhisperPredictor", draft: Path, precision: str) -> str:
 
 
 def usage(predictor: "WhisperPredictor") -> str:
+    """The usage example of the model card."""
     return """
 ```python
 import soundfile

@@ -96,6 +96,8 @@ class SlotCache(LayerCache):
 
 
 class DenseCache(SlotCache):
+    """The keys and values of all tokens of a layer."""
+
     layout: "DenseLayout"
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,6 +212,8 @@ class DenseLayout(SlotLayout):
 
 
 class RollingCache(SlotCache):
+    """The keys and values of the last tokens of a layer."""
+
     layout: "RollingLayout"
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,10 +51,12 @@ def attend_blocks(q: Tensor, chunks: Sequence[KeyChunk], groups: Sequence[BlockG
 
 
 def split_groups(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """The parts of a tensor of three dimensions; one of two dimensions is shared by all."""
     return torch.split(x, sizes) if x.dim() == 3 else [x] * len(sizes)
 
 
 def matmul_add(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A batched matrix product; the second factor may be shared, and a bias added."""
     if y.dim() == 2:
         out = torch.unflatten(x.flatten(0, 1) @ y, 0, x.shape[:2])
         return out if bias is None else out + bias

@@ -242,4 +242,5 @@ def row_lengths(valid: Tensor) -> Tensor:
 
 
 def truncate(mask: Mask, tokens: int) -> Mask:
+    """The mask of the first tokens."""
     return mask if mask.key_valid is None else Mask(key_valid=mask.key_valid[:, :tokens])

@@ -259,8 +259,10 @@ class SegmentFilter:
 
 
 def masked_exp(logs: Tensor, visible: Tensor | None) -> Tensor:
+    """The exponential, with zeros where the mask is False."""
     return (logs if visible is None else logs.masked_fill(~visible, -torch.inf)).exp()
 
 
 def safe_divide(mixed: Tensor, total: Tensor) -> Tensor:
+    """The quotient, with zeros where the divisor is zero."""
     return torch.where(total > 0, mixed / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)

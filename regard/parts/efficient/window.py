@@ -294,6 +294,7 @@ def _global_index(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
 
 
 def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
+    """Tokens by index, for every row."""
     return x.gather(2, index[:, None, :, None].expand(-1, x.size(1), -1, x.size(3)))
 
 

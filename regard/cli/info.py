@@ -1,0 +1,69 @@
+"""What a run folder holds: task, family, parameters, data, metrics, versions, size on disk."""
+
+from pathlib import Path
+from typing import Any
+
+from ..config.merge import flatten
+from ..errors import UserError
+from ..files import json_line
+from ..run_folder import is_run, read_run
+
+
+def describe_run(folder: Path) -> dict[str, Any]:
+    """A record of a run folder; weights are counted, not loaded."""
+    if not is_run(folder):
+        raise UserError(f"{folder} is not a run folder: it has no run.json; give one that `regard train` wrote")
+    about = read_run(folder)
+    config, start = about["config"], about.get("start") or {}
+    model = config.get("model") or {}
+    facts: dict[str, Any] = {"run": str(folder), "task": config.get("task") or "fit", "recipe": about.get("recipe")}
+    facts |= {"module": about["module"]} if "module" in about else {}
+    facts |= {"family": model.get("family"), "size": model.get("size"), "parameters": _parameters(folder)}
+    data = config.get("data") or {}
+    facts["data"] = {name: data[name] for name in ("train", "valid", "test") if data.get(name)} or None
+    facts |= {"start": start.get("folder"), "tuning": None if not config.get("tune") else config["tune"]["kind"]}
+    facts["processors"] = {field: each["kind"] for field, each in about["processors"].items()}
+    facts |= _history(folder) | {"weights": about.get("weights"), "versions": about.get("versions")}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return facts | {"bytes": sum(path.stat().st_size for path in files), "format": about["format"]}
+
+
+def _parameters(folder: Path) -> int | None:
+    """The number of stored values; None before the first weights are saved."""
+    from math import prod
+
+    from safetensors import safe_open
+
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        return None
+    with safe_open(path, framework="numpy") as file:
+        return sum(int(prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
+
+
+def _history(folder: Path) -> dict[str, Any]:
+    """The steps so far, how the training ended, and the metrics of its last evaluation."""
+    from ..training.progress import read_records
+
+    records = read_records(folder / "metrics.jsonl")
+    evaluated = [each for each in records if each.get("event") == "valid"]
+    ended = [each for each in records if each.get("event") == "end"]
+    last = {} if not evaluated else {name: each for name, each in evaluated[-1].items() if name != "event"}
+    return {
+        "steps": max((each["step"] for each in records), default=0),
+        "status": ended[-1]["status"] if ended else None,
+        "seconds": ended[-1]["seconds"] if ended else None,
+        "metrics": last or None,
+    }
+
+
+def print_info(run: str, as_json: bool) -> None:
+    """Print the record, as JSON or as lines."""
+    facts = describe_run(Path(run))
+    if as_json:
+        print(json_line(facts))
+        return
+    for name, value in flatten({name: value for name, value in facts.items() if value is not None}):
+        if name in ("parameters", "bytes", "steps"):
+            value = f"{value:,}"
+        print(name.replace(".", " "), f"{value:.4f}" if isinstance(value, float) else value)
