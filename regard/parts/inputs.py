@@ -70,6 +70,8 @@ class Encoded:
     states: Tensor  # (batch, length, width)
     valid: Tensor | None = None  # (batch, length)
     segments: Tensor | None = None  # (batch, length)
+    text: Inputs | None = None  # what was read, for heads that read it, too
+    own_labels: Tensor | None = None  # (batch, labels) of training texts, for heads that count them
 
     def cross(self, target: Inputs | None = None) -> Cross:
         """What a decoder attends to; a packed target attends only to the source of its own segment."""

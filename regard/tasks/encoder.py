@@ -177,9 +177,9 @@ class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultTyp
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples) -> Tokenizer:
-    """The tokenizer that is kept, or one trained on the texts."""
-    return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
+def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples, sides: tuple[int, ...] = (0,)) -> Tokenizer:
+    """The tokenizer that is kept, or one trained on the texts of these sides."""
+    return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(*sides), control=(MASK,))
 
 
 class PretrainedEncoder(Protocol):
@@ -189,15 +189,18 @@ class PretrainedEncoder(Protocol):
     model: Any
     tokenizer: TrainedTokenizer
     labels: tuple[str, ...]
+    problem_type: str
     max_tokens: int
     pooling: Pooling
     normalize: bool
 
 
-def run_of_folder(folder: PretrainedEncoder, overrides: Mapping[str, object], task: str) -> tuple[Run, torch.device]:
-    """A run that describes a Hugging Face folder, and its device."""
+def run_of_folder(
+    folder: PretrainedEncoder, overrides: Mapping[str, object], task: str, **data: object
+) -> tuple[Run, torch.device]:
+    """A run that describes a Hugging Face folder, and its device; `data` are settings of its data."""
     decode = {"pooling": folder.pooling, "normalize": folder.normalize}
-    run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
+    run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens, **data}, decode=decode)
     run = change_settings(run, overrides)
     return run, resolve_device(run.device)
 
