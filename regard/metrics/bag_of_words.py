@@ -158,7 +158,7 @@ class BagOfWords:
         terms = np.frombuffer(SEPARATOR.join(self.tfidf.vocabulary).encode(), np.uint8)
         names = np.frombuffer("\0".join(self.labels).encode(), np.uint8)
         weights = {"weights": self.model.weights.astype(np.float16), "bias": self.model.bias.astype(np.float32)}
-        tables = {"terms": terms, "labels": names, "idf": self.tfidf.idf, **weights}
+        tables: dict[str, Any] = {"terms": terms, "labels": names, "idf": self.tfidf.idf, **weights}
         save_file(tables, path, {"kind": self.kind})
 
     @classmethod

@@ -10,7 +10,7 @@ SMOOTHING = 2.0  # texts that are added to every count
 MAX_CELLS = 1 << 22  # of the table of counts: many labels have fewer rows
 
 
-class NGrams(nn.Module):
+class NGramCounts(nn.Module):
     """Logits from log-count ratios, as in NBSVM (Wang and Manning 2012): their sum over a text, divided by √n, times
     a learned gain.
 
@@ -66,7 +66,7 @@ class NGrams(nn.Module):
         """Add texts with their labels (batch, labels), 1 for each label that a text has."""
         rows, valid = self.rows(text)
         size = len(self.texts)
-        keys = (torch.arange(len(rows))[:, None] * size + rows)[valid].unique()  # an n-gram counts once in a text
+        keys = torch.unique((torch.arange(len(rows))[:, None] * size + rows)[valid])  # an n-gram counts once in a text
         self.counts.index_add_(0, keys % size, own[keys // size])
         self.texts.index_add_(0, keys % size, torch.ones(len(keys)))
         self.totals += torch.cat([own.sum(0), torch.tensor([float(len(own))])])

@@ -371,5 +371,5 @@ class NGrams:
         check_at_least(0, self.order, "model.ngrams.order")
         check_at_least(1, self.buckets, "model.ngrams.buckets")
 
-    def build(self, vocab: int, labels: int) -> ngrams.NGrams | None:
-        return ngrams.NGrams(vocab, labels, self.order, self.buckets) if self.order else None
+    def build(self, vocab: int, labels: int) -> ngrams.NGramCounts | None:
+        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets) if self.order else None

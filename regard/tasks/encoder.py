@@ -41,7 +41,7 @@ from .finite import require_finite
 from .label_answers import LabelAnswers
 from .notices import Notice, cut_text, warn_once
 from .predictor import Item, RequestType, ResultType
-from .requests import ClassifyRequest, MaskedRequest, TagRequest
+from .requests import ClassifyRequest, MaskedRequest, MultiLabelRequest, TagRequest
 from .texts import as_text, as_texts
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
@@ -96,20 +96,20 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def encode_texts(self, texts: Sequence[str]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
+    def encode_texts(self, texts: Sequence[Any]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
         """Each text between START and END, and its notices: longer texts are cut."""
         found, room = self.tokenizer.encode(list(texts)), self.room
         cut = cut_text(room)
         notices: list[tuple[Notice, ...]] = [(cut,) if len(ids) > room else () for ids in found]
         return [add_start_end(self.tokenizer, ids[:room]) for ids in found], notices
 
-    def encode_with_warning(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_with_warning(self, texts: Sequence[Any]) -> list[Ids]:
         """Each text between START and END; longer texts are cut with a warning."""
         rows, notices = self.encode_texts(texts)
         warn_once(chain(*notices), len(rows), stacklevel=4)
         return rows
 
-    def top(self, request: ClassifyRequest | TagRequest | MaskedRequest) -> int:
+    def top(self, request: ClassifyRequest | MultiLabelRequest | TagRequest | MaskedRequest) -> int:
         """How many candidates a request asks for; by default decode.top."""
         top = int(self.run.decode.top) if request.top is None else request.top
         if top < 0:
@@ -132,7 +132,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
             found |= dict(zip(indices, results, strict=True))
         return [found[i] for i in range(len(rows))]
 
-    def decode_settings(self, decode: Mapping[str, object]) -> EncoderDecode:
+    def decode_settings(self, decode: Mapping[str, object]) -> Any:
         """The run's decode.*, changed by `decode`."""
         settings: EncoderDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
         return settings

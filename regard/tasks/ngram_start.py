@@ -1,13 +1,13 @@
 """Counts the n-grams of training texts for models that have them (`parts/ngrams.py`)."""
 
 from ..data.rows import LabeledTextDataset
-from ..parts.ngrams import NGrams
+from ..parts.ngrams import NGramCounts
 from .objectives import LabelObjective
 
 BATCH = 512  # texts that are counted together
 
 
-def count_ngrams(ngrams: NGrams, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
     """Count the n-grams of all training texts. The objective tells the labels of a batch."""
     examples, device = len(dataset.examples), ngrams.texts.device
     ngrams.cpu()

@@ -72,7 +72,11 @@ class LabelObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         targets, passes = batch["label"].values, 2 if self.rdrop else 1
-        own = self.own_labels(targets) if getattr(self.model, "ngrams", None) is not None and self.training else None
+        own = (
+            self.own_labels(targets)
+            if getattr(self.model, "ngrams", None) is not None and self.model.training
+            else None
+        )
         model = cast(LabelModel, self.model)
         encoded = (model.encode(batch["text"]) for _ in range(passes))
         logits = [model.label_logits(replace(each, own_labels=own)) for each in encoded]

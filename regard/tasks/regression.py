@@ -38,6 +38,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
     ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = tuple(labels)  # the name of the output
+        self.sides = self.item_sides  # it gives no probability of a target
 
     @classmethod
     def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:

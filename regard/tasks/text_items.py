@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..config.run import Run
 from ..config.schema import Sides
 from ..data.collate import Ids
 from ..data.columns import ColumnRule
@@ -13,7 +14,7 @@ from ..errors import UserError
 from ..parts import Inputs
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
-from .base import Run, open_split
+from .base import open_split
 from .encoder import EncoderPredictor
 from .notices import Notice, cut_text
 from .predictor import RequestType, ResultType
