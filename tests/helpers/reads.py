@@ -9,7 +9,7 @@ import regard
 TINY = {
     "model.size": "tiny", "model.width": 32, "model.heads": 2, "model.layers": 1, "model.inner": 64, "model.dropout": 0.0,
     "tokenizer.vocab": 300, "train.steps": 60, "train.tokens": 500, "train.lr": 1e-2, "train.warmup": 10, "train.save_every": 30,
-    "train.eval_every": 30, "train.tensorboard": False, "device": "cpu",
+    "train.eval_every": 30, "train.tensorboard": False, "device": "cpu", "model.ngrams.order": 0,
 }  # fmt: skip
 GLAD, SAD, ANY = ("good", "happy", "sunny"), ("bad", "gloomy", "rainy"), ("a", "the", "day", "house", "cat", "so")
 THINGS, DEEDS, SMALL = ("cat", "house", "day"), ("sees", "finds", "likes"), ("a", "the", "some")

@@ -23,9 +23,9 @@ from regard.data.examples import InMemoryExamples
 from regard.data.loader import Loader
 from regard.data.rows import LabeledTextDataset, max_text_tokens
 from regard.errors import UserError
+from regard.processors.labels import LabelProcessor
 from regard.processors.tokenizers import MASK, train_tokenizer
 from regard.synthetic.language_id import LOCALES, make_phrases
-from regard.processors.labels import LabelProcessor
 from regard.tasks import classify
 
 
