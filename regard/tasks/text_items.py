@@ -18,7 +18,7 @@ from .base import open_split
 from .encoder import EncoderPredictor
 from .notices import Notice, cut_text
 from .predictor import RequestType, ResultType
-from .texts import as_texts, describe_type
+from .texts import as_texts, describe_type, iterate_items
 
 TextItem = str | tuple[str, ...]  # a text, or a pair of texts
 
@@ -48,10 +48,8 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
 
     def as_items(self, values: Iterable[TextItem] | str) -> list[tuple[str, ...]]:
         """Each item as a tuple of texts. A single text where pairs are expected is an error."""
-        if isinstance(values, str) or hasattr(values, "columns") or not isinstance(values, Iterable):
-            return self.as_items(as_texts(values))
         found = []
-        for number, item in enumerate(values, 1):
+        for number, item in enumerate([values] if isinstance(values, str) else iterate_items(values, "text"), 1):
             if isinstance(item, str) and self.pairs:
                 raise UserError(f"text {number} is one text, and this model reads pairs; give (text, text_pair)")
             if isinstance(item, tuple | list) and not 1 <= len(item) <= 2:
