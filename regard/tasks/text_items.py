@@ -1,6 +1,6 @@
 """What classification and regression read: texts, or pairs of texts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..config.run import Run
@@ -46,15 +46,17 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
     def input_rule(self) -> ColumnRule:
         return self.column_rule(self.item_sides)
 
-    def as_items(self, values: Iterable[TextItem] | str) -> list[tuple[str, ...]]:
+    def as_items(self, values: Any) -> list[tuple[str, ...]]:
         """Each item as a tuple of texts. A single text where pairs are expected is an error."""
         found = []
-        for number, item in enumerate([values] if isinstance(values, str) else iterate_items(values, "text"), 1):
+        items: Any = [values] if isinstance(values, str) else iterate_items(values, "text")
+        for number, item in enumerate(items, 1):
             if isinstance(item, str) and self.pairs:
                 raise UserError(f"text {number} is one text, and this model reads pairs; give (text, text_pair)")
-            if isinstance(item, tuple | list) and not 1 <= len(item) <= 2:
+            several = isinstance(item, tuple) or (self.pairs and isinstance(item, list))
+            if several and not 1 <= len(item) <= 2:
                 raise UserError(f"text {number} has {len(item)} texts; expected a text, or a pair of texts")
-            if isinstance(item, tuple | list):
+            if several:
                 found.append(tuple(as_texts(item)))
             elif isinstance(item, str):
                 found.append((item,))
