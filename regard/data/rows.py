@@ -52,9 +52,13 @@ def pad_texts(rows: Sequence[Ids], tokenizer: Tokenizer, token_types: int) -> In
 
 
 class LabeledTextDataset(TaskDataset):
-    """Texts, or pairs of texts, with a target each. Texts that are too long are truncated, and counted."""
+    """Texts, or pairs of texts, with a target each. Texts that are too long are truncated, and counted.
+
+    A step takes texts of any length: where labels go with lengths, sorted steps have few labels each, and learn worse.
+    """
 
     data: LabelData
+    sorted = False
 
     def __init__(
         self,
