@@ -7,6 +7,7 @@ import typer
 
 from ..files import json_line
 from .arguments import parse_settings
+from .io import print_fact
 from .options import AsJson, RunFolder, Settings
 
 

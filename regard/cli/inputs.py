@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -137,12 +138,14 @@ class InputReader:
 
     def _texts(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
         if self._is_table(name):
-            rows = self._records(name, rule)
-            return Source(Entry(prefix + row[0] if prefix else row[0], record) for row, record in rows)
+            rows, take = self._records(name, rule), self._item
+            return Source(Entry(prefix + row[0] if prefix else take(row), record) for row, record in rows)
         lines, whole = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
         items = self.predictor.items(self._watch_tabs(decode_lines(lines, _shown(name)), name))
         if self.predictor.multiline or whole:
             return Source(map(Entry, items), lines.ready)
+        if self.predictor.item_sides > 1:
+            return self._lines(name, rule, self.predictor.item_sides)
         if self.predictor.field is not None:
             return Source((Entry(*each) for each in parse_records(items, self.predictor.field)), lines.ready)
         parsed = parse_rows(items, _shown(name), self._by_name(rule, "jsonl"))
@@ -153,18 +156,24 @@ class InputReader:
         sides = self.predictor.sides
         return Source(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
 
-    def _lines(self, name: str, rule: "ColumnRule") -> Source:
-        """Lines to score: a text each, or a source, a tab and a target, or JSON records."""
-        lines, sides = open_lines(name), self.predictor.sides
+    def _item(self, row: tuple[Any, ...]) -> Any:
+        """What `predict` takes: a text, or a pair of texts."""
+        return row[0] if self.predictor.item_sides == 1 else row[: self.predictor.item_sides]
+
+    def _lines(self, name: str, rule: "ColumnRule", sides: int = 0) -> Source:
+        """Lines to score: a text each, or a source, a tab and a target, or JSON records; or pairs of texts."""
+        lines, sides = open_lines(name), sides or self.predictor.sides
         rows = parse_rows(decode_lines(lines, _shown(name)), _shown(name), self._by_name(rule, "jsonl"))
-        split = split_at_tab if sides == 2 else lambda line, place: (line,)
+        words = [role.name for role in self.predictor.roles[:sides]]
+        split: Any = split_at_tab if sides == 2 else lambda line, place: (line,)
+        if self.predictor.item_sides > 1:
+            split = partial(split_at_tabs, words=words)
         numbered = enumerate(rows, 1)
         items = (split(line, f"{_shown(name)}:{n}") if row is None else row[:sides] for n, (line, row, _) in numbered)
         return Source(map(Entry, items), lines.ready)
 
     def _open_table(self, name: str, rule: "ColumnRule") -> "tuple[Table, list[int]]":
         """Open and check a table, and print which columns are read; with the statuses of its records."""
-        from ..data.columns import LABEL
         from ..data.labeled import refuse_likely_header
         from ..data.line_index import INVALID
         from ..data.table_files import open_table
@@ -176,7 +185,7 @@ class InputReader:
         except UserError as error:
             raise UserError(str(error).replace(path, _shown(name))) from error
         facts, statuses = table.facts(), table.statuses()
-        if LABEL in rule.roles and rule.header == "auto" and len(examples := TableExamples(table)):
+        if rule.labeled and rule.header == "auto" and len(examples := TableExamples(table)):
             refuse_likely_header(examples, rule)
         if count := int((statuses == INVALID).sum()):
             facts.append(f"{count:,} records are not valid and get an empty answer (data.invalid=skip)")
@@ -275,6 +284,14 @@ def split_at_tab(line: str, place: str) -> tuple[str, str]:
     if len(cells) != 2:
         raise UserError(f"{place} has {len(cells) - 1} tabs; expected the source, one tab and the target")
     return cells[0], cells[1]
+
+
+def split_at_tabs(line: str, place: str, words: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a line, one for each of these words."""
+    cells = line.split("\t")
+    if len(cells) != len(words):
+        raise UserError(f"{place} has {len(cells) - 1} tabs; expected {', '.join(words)} with tabs between")
+    return tuple(cells)
 
 
 def _shown(name: str) -> str:

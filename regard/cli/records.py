@@ -106,7 +106,7 @@ def plain_record(record: Mapping[str, object]) -> Record:
 
 
 def _plain(value: object) -> object:
-    from ..data.columns import is_missing
+    from ..data.cells import is_missing
 
     if value is None or is_missing(value):
         return None

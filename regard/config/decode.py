@@ -143,6 +143,12 @@ class EncoderDecode(Base):
     batch: Positive = 64  # texts per batch
 
 
+class ClassifyDecode(EncoderDecode):
+    """Predictions of classification."""
+
+    threshold: Share = 0.5  # of several labels: the probability from which a text has a label
+
+
 class LanguageDecode(DecodeBase):
     """Decoding of language models. Other kinds than sample ignore the settings of sampling."""
 

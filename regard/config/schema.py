@@ -1,11 +1,20 @@
 """The settings of data, tokenizer, training, tuning and decoding."""
 
+import re
 from os import PathLike
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from .decode import NEUTRAL_SAMPLING as NEUTRAL_SAMPLING
+from .decode import ClassifyDecode as ClassifyDecode
 from .decode import DecodeBase as DecodeBase
 from .decode import EncoderDecode as EncoderDecode
 from .decode import LanguageDecode as LanguageDecode
@@ -115,13 +124,40 @@ class SpanData(PackedData):
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
-    columns: Strings = ()  # of text and label, by number or name; or the words text and label in column order
+    columns: Strings = ()  # of text, text_pair and label, by number or name; or these words in column order
+    pairs: Literal["auto", "yes", "no"] = "auto"  # whether an example has two texts; auto: by the names of the columns
+    problem_type: Literal["auto", "single_label", "multi_label", "regression"] = "auto"
+    delimiter: str = ""  # between the labels of a cell; empty: a comma, or a list
+    class_weights: Strings = ()  # balanced, or weights such as spam:3,ham:0.5; other labels have 1
     names: Strings = ()  # of labels that are given by their index
     embedded: Literal["language_id", "matching"] = "language_id"  # the synthetic data set
     locales: Strings = ()  # of language_id; empty: all of synthetic.language_id.LOCALES
     examples: Positive = 20000  # embedded training texts
     token_masking: Share = 0.0  # fraction of the tokens replaced by <mask> in training, drawn anew in every epoch
     rdrop: Annotated[float, Field(ge=0)] = 0.0  # weight of the R-Drop loss (2106.14448): two passes, symmetric KL
+
+    @field_validator("class_weights")
+    @classmethod
+    def _check_weights(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in () if value == ("balanced",) else value:
+            weight = each.rpartition(":")[2].strip()
+            if ":" not in each or not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", weight):
+                raise ValueError(
+                    f"data.class_weights has {each!r}; expected balanced, or a label, a colon and its weight, such as "
+                    "spam:3"
+                )
+        return value
+
+    def weight_table(self) -> dict[str, float]:
+        """The weights of the labels that data.class_weights names."""
+        named = (each.rpartition(":") for each in self.class_weights if each != "balanced")
+        return {label.strip(): float(weight) for label, _, weight in named}
+
+
+class ClassifyEval(Base):
+    """Evaluation of classification."""
+
+    baseline: bool = True  # a bag of words, fitted to data.train and scored beside the model
 
 
 class TagData(Data):

@@ -7,6 +7,8 @@ from .audio import SoundData, SpeechEval, TranscribeDecode
 from .registry import Registry
 from .schema import (
     Base,
+    ClassifyDecode,
+    ClassifyEval,
     Data,
     EncoderDecode,
     LabelData,
@@ -44,6 +46,9 @@ BITS_PER_BYTE, WORD_PERPLEXITY = Metric("bits_per_byte", False), Metric("word_pe
 BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", True)
 ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
 AP, AP50 = Metric("ap", True), Metric("ap50", True)
+MICRO_F1, RMSE = Metric("micro_f1", True), Metric("rmse", False)
+PEARSON, SPEARMAN = Metric("pearson", True), Metric("spearman", True)
+OTHER_TARGETS = (MICRO_F1, RMSE, PEARSON, SPEARMAN)  # of several labels, and of numbers
 WER, CER = Metric("wer", False), Metric("cer", False)
 
 
@@ -65,7 +70,7 @@ class TaskSettings:
 BUILTIN = {
     "language": TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY)),
     "translate": TaskSettings(PairData, TranslateDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
-    "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1), head="class"),
+    "classify": TaskSettings(LabelData, ClassifyDecode, (LOSS, ACCURACY, F1, *OTHER_TARGETS), ClassifyEval, "class"),
     "tag": TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS), head="tag"),
     "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY), head="words"),
     "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),

@@ -1,13 +1,16 @@
 """Which columns of a table a task reads: headers, known names, and what the user names in data.columns."""
 
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, NamedTuple
 
 from ..errors import UserError
+from .cells import MediaValue as MediaValue
+from .cells import any_label_value, labels_value, number_value, tags_value, text_value, words_value
+from .cells import is_media as is_media
+from .cells import is_missing as is_missing
+from .cells import label_value as label_value
 
 MAX_NAME = 40  # characters of a column name; a longer cell is text
 TRANSLATION = "translation."  # as Hugging Face names the columns of a pair
@@ -24,6 +27,7 @@ class Role:
     kind: str  # of its values
     known: tuple[tuple[str, ...], ...]
     convert: Convert
+    optional: bool = False  # its value may be empty
 
     def find(self, names: Sequence[str], taken: Sequence[int | None]) -> list[int]:
         """The columns whose names are known for this role, if they are the surest ones; the names are in lower case."""
@@ -33,89 +37,7 @@ class Role:
         return []
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class MediaValue:
-    """A cell that is no text, such as an image; `digest` identifies its content."""
-
-    value: Any
-    digest: Callable[[], str]
-
-
-def is_media(fields: Iterable[str]) -> bool:
-    """True for the fields of an image or a sound in a Hugging Face data set, stored or decoded."""
-    fields = {*fields}
-    return fields == {"bytes", "path"} or {"array", "sampling_rate"} <= fields
-
-
-def is_missing(cell: object) -> bool:
-    """True for None and NaN, with which frames and JSON mark an empty cell."""
-    return cell is None or (isinstance(cell, Real) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
-
-
-def text_value(cell: object, names: Sequence[str] = ()) -> str:
-    """The text in a cell of a table."""
-    if isinstance(cell, str):
-        return cell
-    if is_missing(cell):
-        return ""
-    raise ValueError(_shown(cell))
-
-
-def label_value(cell: object, names: Sequence[str] = ()) -> str:
-    """A label as text. With `names` (data.names), an integer is the index of one."""
-    if isinstance(cell, str):
-        number = cell.strip()
-        return names[_index(int(number), names)] if names and number.isdecimal() else number
-    if is_missing(cell):
-        return ""
-    cell = cell.item() if hasattr(cell, "item") else cell  # numpy's scalars
-    if names and isinstance(cell, int) and not isinstance(cell, bool):
-        return names[_index(cell, names)]
-    if isinstance(cell, bool | int | float):
-        return json.dumps(cell)
-    raise ValueError(_shown(cell))
-
-
-def words_value(cell: object, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """The words in a cell of a table."""
-    return tuple(_checked_text(word) for word in _list_value(cell))
-
-
-def tags_value(cell: object, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """The tags in a cell of a table."""
-    return tuple(label_value(tag, names) for tag in _list_value(cell))
-
-
-def _list_value(cell: object) -> Sequence[object]:
-    cell = cell.tolist() if hasattr(cell, "tolist") else cell
-    if is_missing(cell):
-        return ()
-    if isinstance(cell, str) or not isinstance(cell, Sequence):
-        raise ValueError(_shown(cell))
-    return cell
-
-
-def _checked_text(word: object) -> str:
-    if not isinstance(word, str):
-        raise ValueError(f"one with {_shown(word)}")
-    return word
-
-
-def _index(number: int, names: Sequence[str]) -> int:
-    if not 0 <= number < len(names):
-        raise ValueError(f"{number}, which is no index of the {len(names)} names (data.names)")
-    return number
-
-
-def _shown(cell: object) -> str:
-    try:
-        return f"{json.dumps(cell, ensure_ascii=False):.40}"
-    except (TypeError, ValueError, RecursionError):
-        return f"a {type(cell).__name__}"
-
+# --- roles -----------------------------------------------------------------------------------------------------------
 
 TEXT_NAMES = (
     "sentence",
@@ -134,7 +56,21 @@ TARGET_NAMES = ("tgt", "trg", "output", "completion", "response", "answer", "sum
 LABEL_NAMES = ("labels", "class", "category", "target", "intent", "sentiment", "gold", "topic", "label_text")
 
 TEXT = Role("text", "text", (("text",), TEXT_NAMES), text_value)
+PAIR_NAMES = {
+    "text": "text_pair",
+    "sentence1": "sentence2",
+    "premise": "hypothesis",
+    "question1": "question2",
+    "text1": "text2",
+    "text_a": "text_b",
+    "query": "passage",
+}  # the columns of the first and of the second text
+FIRST_TEXT = Role("text", "text", (tuple(PAIR_NAMES), TEXT_NAMES), text_value)
+TEXT_PAIR = Role("text_pair", "text", (tuple(PAIR_NAMES.values()),), text_value)
 LABEL = Role("label", "label", (("label",), LABEL_NAMES), label_value)
+ANY_LABEL = replace(LABEL, convert=any_label_value)
+LABELS = Role("label", "list of labels", LABEL.known, labels_value, optional=True)
+NUMBER = Role("label", "number", (("label",), (*LABEL_NAMES, "score", "similarity", "value", "rating")), number_value)
 SOURCE = Role("source", "text", (("source",), SOURCE_NAMES), text_value)
 TARGET = Role("target", "text", (("target",), TARGET_NAMES), text_value)
 WORDS = Role("tokens", "list of texts", (("tokens",), ("words",)), words_value)
@@ -155,6 +91,10 @@ class Choice(NamedTuple):
     header: bool
 
 
+class PairColumns(Exception):
+    """The columns of a table are those of text pairs."""
+
+
 @dataclass(frozen=True)
 class ColumnRule:
     """How the columns of a task's tables are chosen."""
@@ -166,6 +106,7 @@ class ColumnRule:
     required: int = 0  # so many roles must be there; 0: all
     references: bool = False  # columns asked for after those of the roles are further references
     key: str = "data.columns"
+    watch_pairs: bool = False  # raise PairColumns where the names are those of two texts
 
     @property
     def needed(self) -> int:
@@ -183,7 +124,13 @@ class ColumnRule:
     @property
     def takes_texts(self) -> bool:
         """True if any text is a valid cell of every role."""
-        return not self.names and all(role in (TEXT, LABEL, SOURCE, TARGET) for role in self.roles)
+        plain = (TEXT, FIRST_TEXT, TEXT_PAIR, LABEL, ANY_LABEL, SOURCE, TARGET)
+        return not self.names and all(role in plain for role in self.roles)
+
+    @property
+    def labeled(self) -> bool:
+        """True if an example has a label, labels or a number."""
+        return any(role.name == LABEL.name for role in self.roles)
 
     @property
     def ordered(self) -> bool:
@@ -192,6 +139,9 @@ class ColumnRule:
 
     def by_name(self, names: Sequence[str]) -> Choice:
         """The columns of a table whose columns have these names."""
+        lower = {name.strip().lower() for name in names}
+        if self.watch_pairs and any(lower >= {*pair} for pair in PAIR_NAMES.items()):
+            raise PairColumns
         indices = self._asked_columns(names) if self.asked else self._known_columns(names)
         return Choice(tuple(indices), tuple(names), True)
 
@@ -231,7 +181,7 @@ class ColumnRule:
         found = [bool(role.find(names, ())) for role in self.roles]
         if all(found[: self.needed]) and (all(found) or len(cells) == 1 or len(cells) > len(self.roles) > self.needed):
             return True
-        if LABEL in self.roles and any(found) and len(cells) > 1:
+        if self.labeled and any(found) and len(cells) > 1:
             return True
         if self.needed < len(self.roles) == len(cells) and found[0]:  # training reads it as an example
             raise UserError(

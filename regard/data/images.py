@@ -17,7 +17,8 @@ import numpy as np
 from ..config.vision import ImageData
 from ..errors import UserError
 from ..processors.read_image import RawImage, image_problem
-from .columns import LABEL, MediaValue, Role, label_value, text_value
+from .cells import label_value, text_value
+from .columns import LABEL, MediaValue, Role
 from .examples import Examples, InMemoryExamples
 from .media import (
     FileTable,

@@ -18,7 +18,7 @@ from .dataset import EncodedExample, TaskDataset
 from .draws import Draws
 from .examples import Examples
 from .line_table import ParallelLines
-from .rows import max_text_tokens
+from .rows import fit_lengths, max_text_tokens
 from .table_files import column_rule, file_format, open_table
 from .tables import TableExamples
 from .text_lines import TextLines
@@ -221,13 +221,3 @@ class MaskedDataset(TaskDataset):
 
     def describe_shortened(self) -> str:
         return f"lines have more than {self.max_tokens} tokens, and each epoch reads a window of them"
-
-
-def fit_lengths(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """Reduce the lengths until their sum is at most `max_tokens`, the longest first."""
-    fitted = list(lengths)
-    while (over := sum(fitted) - max_tokens) > 0:
-        longest = fitted.index(max(fitted))
-        second = sorted(fitted)[-2] if len(fitted) > 1 else 0
-        fitted[longest] -= min(over, max(fitted[longest] - second, 1))
-    return fitted

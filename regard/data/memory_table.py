@@ -75,7 +75,7 @@ def _choose_columns(
     numbered = names == [str(number) for number in range(1, len(names) + 1)]
     choice = _by_number(rule, len(names)) if numbered else rule.by_name(names)
     for role, index in zip(rule.roles, choice.indices, strict=False):
-        if role in (LABEL, TAGS) and index is not None and names[index] in labels and not rule.names:
+        if role.name in (LABEL.name, TAGS.name) and index is not None and names[index] in labels and not rule.names:
             rule = replace(rule, names=tuple(labels[names[index]]))
     chosen = [None if index is None else columns[names[index]] for index in choice.indices]
     cells = lambda index: [None if column is None else column[index] for column in chosen]  # noqa: E731

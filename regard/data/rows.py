@@ -1,14 +1,14 @@
 """Rows of tokens between START and END: labeled texts and tagged words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from ..config.schema import Data, LabelData, TagData, Train
 from ..errors import UserError
 from ..parts.inputs import Inputs
+from ..processors.base import Processor
 from ..processors.labels import LabelSet
 from ..processors.text import encode_words
 from ..processors.tokenizers import Tokenizer
@@ -37,19 +37,39 @@ def add_start_end(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
     return np.array([tokenizer.start, *ids, tokenizer.end], np.int32)
 
 
+def add_start_ends(tokenizer: Tokenizer, ids: Sequence[int], pair: Sequence[int]) -> Ids:
+    """A pair of texts in one row, each with END after it."""
+    return np.array([tokenizer.start, *ids, tokenizer.end, *pair, tokenizer.end], np.int32)
+
+
+def pad_texts(rows: Sequence[Ids], tokenizer: Tokenizer, token_types: int) -> Inputs:
+    """Rows of texts and of pairs as one field. The tokens after the first END of a pair have the token type 1.
+
+    A model with fewer `token_types` than two cannot tell the texts apart; END stands between them.
+    """
+    pairs = token_types > 1 and any(np.count_nonzero(row == tokenizer.end) > 1 for row in rows)
+    types = [((row == tokenizer.end).cumsum() - (row == tokenizer.end)).clip(0, 1) for row in rows] if pairs else None
+    return pad_tokens(rows, tokenizer.pad, types)
+
+
 class LabeledTextDataset(TaskDataset):
-    """Texts with one label each. Texts that are too long are truncated, and counted."""
+    """Texts, or pairs of texts, with a target each. Texts that are too long are truncated, and counted.
+
+    A step takes texts of any length: where labels go with lengths, sorted steps have few labels each, and learn worse.
+    """
 
     data: LabelData
+    sorted = False
 
     def __init__(
         self,
         examples: Examples,
         tokenizer: Tokenizer,
-        labels: LabelSet,
+        target: Processor,
         data: LabelData,
         train: Train,
         context: int | None,
+        token_types: int = 2,
     ) -> None:
         super().__init__(examples, data, train)
         self.mask: int | None = getattr(tokenizer, "mask", None)
@@ -58,14 +78,16 @@ class LabeledTextDataset(TaskDataset):
                 f"data.token_masking={data.token_masking:g} needs a tokenizer with <mask>, which this one has not; "
                 "set data.token_masking=0"
             )
-        self.tokenizer, self.labels, self.max_tokens = tokenizer, labels, max_text_tokens(context, data)
+        self.tokenizer, self.target, self.token_types = tokenizer, target, token_types
+        self.max_tokens = max_text_tokens(context, data, 3 if data.pairs == "yes" else 2)
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
-        texts, labels = zip(*(self.examples[i] for i in indices), strict=True) if indices else ((), ())
-        for i, ids, label in zip(indices, self.tokenizer.encode(texts), labels, strict=True):
-            if len(ids) > self.max_tokens:
+        examples = [self.examples[i] for i in indices]
+        rows = encode_rows(self.tokenizer, [(each[0], *each[2:]) for each in examples], self.max_tokens)
+        for i, (row, cut), example in zip(indices, rows, examples, strict=True):
+            if cut:
                 self.shortened.add(i)
-            yield add_start_end(self.tokenizer, ids[: self.max_tokens]), np.array([self.labels.ids[label]], np.int32)
+            yield row, self.target.encode(example[1])
 
     def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
         """With data.token_masking, replace random tokens by <mask>; START and END stay."""
@@ -73,20 +95,42 @@ class LabeledTextDataset(TaskDataset):
             return items
         flat, lengths = np.concatenate([ids for ids, _ in items]), np.array([len(ids) for ids, _ in items])
         ends, masked = lengths.cumsum(), draws.uniform(lengths) < self.data.token_masking
-        masked[ends - lengths] = masked[ends - 1] = False
-        flat[masked] = self.mask
+        masked[ends - lengths] = False
+        flat[masked & (flat != self.tokenizer.end)] = self.mask
         return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        labels = Inputs("labels", torch.tensor([int(label[0]) for _, label in items]))
-        return Batch({"text": pad_tokens([ids for ids, _ in items], self.tokenizer.pad), "label": labels}, len(items))
+        text = pad_texts([ids for ids, _ in items], self.tokenizer, self.token_types)
+        return Batch({"text": text, "label": self.target.collate([target for _, target in items])}, len(items))
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return len(item[0]), 1
 
     def describe_shortened(self) -> str:
         why = "data.max_tokens, and the positions of the model"
-        return f"texts have more than {self.max_tokens} tokens and were cut there ({why})"
+        which = "pairs of texts have" if self.data.pairs == "yes" else "texts have"
+        return f"{which} more than {self.max_tokens} tokens and were cut there ({why})"
+
+
+def encode_rows(tokenizer: Tokenizer, items: Sequence[Sequence[str]], room: int) -> Iterator[tuple[Ids, bool]]:
+    """The row of each text or pair, and whether it was cut to `room` tokens: of a pair, the longer text first."""
+    flat = iter(tokenizer.encode([text for item in items for text in item]))
+    for item in items:
+        texts = [next(flat) for _ in item]
+        sizes = fit_lengths([len(ids) for ids in texts], room)
+        cut = [ids[:size] for ids, size in zip(texts, sizes, strict=True)]
+        row = add_start_end(tokenizer, cut[0]) if len(cut) == 1 else add_start_ends(tokenizer, *cut)
+        yield row, sum(sizes) < sum(map(len, texts))
+
+
+def fit_lengths(lengths: Sequence[int], max_tokens: int) -> list[int]:
+    """Reduce the lengths until their sum is at most `max_tokens`, the longest first."""
+    fitted = list(lengths)
+    while (over := sum(fitted) - max_tokens) > 0:
+        longest = fitted.index(max(fitted))
+        second = sorted(fitted)[-2] if len(fitted) > 1 else 0
+        fitted[longest] -= min(over, max(fitted[longest] - second, 1))
+    return fitted
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

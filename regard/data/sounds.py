@@ -15,7 +15,8 @@ import numpy as np
 from ..config.audio import SoundData
 from ..errors import UserError
 from ..processors.read_sound import RawSound, Sound, is_sound, sound_info, sound_problem
-from .columns import MediaValue, Role, text_value
+from .cells import text_value
+from .columns import MediaValue, Role
 from .examples import Examples
 from .line_index import BLANK
 from .media import (

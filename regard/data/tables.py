@@ -95,7 +95,9 @@ class TableExamples(Examples):
 def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
     """Whether a record is whole. A ValueError says what is wrong with it."""
     whole = True
-    for side in row[: rule.needed]:
+    for role, side in zip(rule.roles[: rule.needed], row, strict=False):
+        if role.optional:
+            continue
         if not isinstance(side, str):
             return _lists_status(row[: rule.needed], rule)
         if not side or side.isspace():

@@ -15,6 +15,7 @@ from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialize, normal, ones, unchanged, zeros
+from ..parts.pooling import Pooling, pool
 from .spec import TOKENS, ModelSpec
 
 Attention = Annotated[
@@ -43,6 +44,8 @@ class EncoderConfig(Base):
     labels: Count = 0  # number of labels of the heads class and tag
     next_sentence: bool = False  # a further head: whether the second text follows the first
     pooled: bool = False  # a map of the first token; the heads class and next_sentence always have it
+    pooling: Pooling = "first"  # of the head class, before its map; in the paper the first token
+    ngrams: slots.NGrams = slots.NGrams()  # a linear model of n-grams beside the head class
     tied: bool = True  # the head words shares the embedding table
     attention: Attention = slots.Dense(dropout=0.1)
     positions: Positions = slots.Learned()
@@ -75,8 +78,8 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(
     TOKENS,
     frozenset({"masked", "label", "tags", "embedding"}),
-    head_modules=("words", "pooler", "next", "classes"),
-    label_modules=("classes",),
+    head_modules=("words", "pooler", "next", "classes", "ngrams"),
+    label_modules=("classes", "ngrams"),
 )
 
 
@@ -98,7 +101,7 @@ class Model(nn.Module):
 
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
-        self.head = c.head
+        self.head, self.pooling = c.head, c.pooling
         self.pool_act = ACTIVATIONS[c.feed.act] if c.pool_with_act and c.head == "class" else torch.tanh
         self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.token_types, c.width)
         norm = partial(c.norm.build, c.width)
@@ -119,6 +122,7 @@ class Model(nn.Module):
         self.pooler = nn.Linear(c.width, c.width) if c.pooled or c.next_sentence or c.head == "class" else None
         self.next = nn.Linear(c.width, 2) if c.next_sentence else None
         self.classes = nn.Linear(c.width, c.labels) if c.head in ("class", "tag") else None
+        self.ngrams = c.ngrams.build(c.vocab, c.labels) if c.head == "class" else None
         initialize(self, INITIAL)
         if self.words is not None and c.tied:
             self.words.out.weight = self.embed.weight
@@ -131,28 +135,30 @@ class Model(nn.Module):
         kinds = self.kinds.weight[0] if text.token_types is None else self.kinds(text.token_types)
         x = self.encoder.add_positions(self.embed(text.values) + kinds, text.positions)
         states: Tensor = self.encoder(self.dropout(self.norm(x)), text.mask())
-        return Encoded(states, text.valid, text.segments)
+        return Encoded(states, text.valid, text.segments, text)
 
     def logits(self, states: Tensor) -> Tensor:
         assert self.words is not None, "model.head is not words"
         logits: Tensor = self.words(states)
         return logits  # (…, vocab)
 
-    def pool(self, states: Tensor) -> Tensor:
-        """The state of the first token through a dense layer."""
+    def pool(self, encoded: Encoded, how: Pooling = "first") -> Tensor:
+        """The pooled states through a dense layer."""
         assert self.pooler is not None, "model.pooled is false"
-        return self.pool_act(self.pooler(states[:, 0]))  # (batch, width)
+        return self.pool_act(self.pooler(pool(encoded.states, encoded.valid, how)))  # (batch, width)
 
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         assert self.next is not None, "model.next_sentence is false"
-        logits: Tensor = self.next(self.pool(encoded.states))
+        logits: Tensor = self.next(self.pool(encoded))
         return logits  # (batch, 2): logits of yes and no
 
     def label_logits(self, encoded: Encoded) -> Tensor:
         """Logits of the heads class and tag."""
         assert self.classes is not None, "model.head is neither class nor tag"
-        x = self.pool(encoded.states) if self.head == "class" else encoded.states
+        x = self.pool(encoded, self.pooling) if self.head == "class" else encoded.states
         logits: Tensor = self.classes(self.dropout(x))
+        if self.ngrams is not None and encoded.text is not None:
+            logits = logits + self.ngrams(encoded.text, encoded.own_labels)
         return logits  # (batch, labels); for tags (batch, tokens, labels)
 
     def forward(self, text: Inputs) -> Tensor:
@@ -166,5 +172,6 @@ INITIAL = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
     r".*kernel\.(keys|values)\.weight": unchanged,  # means over neighbors
+    r"ngrams\.gain": ones,
     r".*\.weight": normal(0.02),
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 MAX_MATRIX_LABELS = 17  # as many as Universal Dependencies has; with more, only the most frequent confusions are listed
 MAX_CONFUSIONS = 12
+MAX_ROWS = 100  # of a printed table by label; `--json` has all
 SAMPLES = 1000  # of the bootstrap
 
 Span = tuple[int, int, str]  # first word, end (exclusive), kind
@@ -25,6 +26,21 @@ def label_metrics(predicted: Sequence[str], gold: Sequence[str]) -> dict[str, An
     }
 
 
+def multi_label_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Of texts with any number of labels: the share of exact label sets, macro and micro F1, and the table by label."""
+    pairs = [(set(one), set(other)) for one, other in zip(predicted, gold, strict=True)]
+    correct = Counter(label for one, other in pairs for label in one & other)
+    ours, theirs = (Counter(label for pair in pairs for label in pair[side]) for side in (0, 1))
+    names = sorted({*ours, *theirs})
+    table = LabelTable.of({label: _row(correct[label], ours[label], theirs[label]) for label in names})
+    return {
+        "accuracy": sum(one == other for one, other in pairs) / max(len(pairs), 1),
+        "f1": table.f1,
+        "micro_f1": _f1(correct.total(), ours.total(), theirs.total()),
+        "labels": table,
+    }
+
+
 def _f1(correct: int, predicted: int, gold: int) -> float:
     """2·p·r / (p + r); 0 if nothing is correct."""
     return 2 * correct / (predicted + gold) if correct else 0.0
@@ -38,6 +54,12 @@ class LabelTable(dict[str, dict[str, float]]):
         ours, theirs = Counter(predicted), Counter(gold)
         rows = {label: _row(correct[label], ours[label], theirs[label]) for label in sorted({*ours, *theirs})}
         super().__init__(rows)
+
+    @classmethod
+    def of(cls, rows: Mapping[str, dict[str, float]]) -> "LabelTable":
+        table = cls((), ())
+        table.update(rows)
+        return table
 
     @property
     def f1(self) -> float:
@@ -53,8 +75,14 @@ def _row(correct: int, predicted: int, gold: int) -> dict[str, float]:
 
 
 def _format_table(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """The rows for people; of many, the most frequent ones."""
+    more = len(rows) - MAX_ROWS
+    if more > 0:
+        rows = {label: rows[label] for label in sorted(rows, key=lambda label: -rows[label]["count"])[:MAX_ROWS]}
     widest = max(map(len, rows), default=0)
     lines = [f"  {'':{widest}}  precision  recall      f1   count"]
+    if more > 0:
+        lines.append(f"  the {MAX_ROWS} most frequent of {len(rows) + more:,} labels")
     for label, row in rows.items():
         lines.append(
             f"  {label:{widest}}     {row['precision']:.4f}  {row['recall']:.4f}  {row['f1']:.4f}  {row['count']:6d}"

@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers: mean squared and absolute error, Pearson's and Spearman's correlation."""
+"""Metrics of predicted numbers: squared error and its root, absolute error, Pearson's and Spearman's correlation."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 def regression_metrics(predicted: Sequence[float], gold: Sequence[float]) -> dict[str, float]:
     """The errors, and the correlations where they exist: numbers that are all equal correlate with nothing."""
     ours, theirs = np.array(predicted, np.float64), np.array(gold, np.float64)
-    metrics = {"mse": float(np.mean((ours - theirs) ** 2)), "mae": float(np.mean(np.abs(ours - theirs)))}
+    mse = float(np.mean((ours - theirs) ** 2))
+    metrics = {"mse": mse, "rmse": mse**0.5, "mae": float(np.mean(np.abs(ours - theirs)))}
     if np.ptp(ours) > 0 and np.ptp(theirs) > 0:
         metrics |= {"pearson": _pearson(ours, theirs), "spearman": _pearson(ranks(ours), ranks(theirs))}
     return metrics

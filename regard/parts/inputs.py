@@ -72,6 +72,8 @@ class Encoded:
     states: Tensor  # (batch, length, width)
     valid: Tensor | None = None  # (batch, length)
     segments: Tensor | None = None  # (batch, length)
+    text: Inputs | None = None  # what was read, for heads that read it, too
+    own_labels: Tensor | None = None  # (batch, labels) of training texts, for heads that count them
 
     def select(self, rows: Tensor) -> "Encoded":
         """The source of each of these rows. A single source stays one: all rows of a decoder can share it."""

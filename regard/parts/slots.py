@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import nn
 
-from . import efficient, feed, kernels, positions, resnet
+from . import efficient, feed, kernels, ngrams, positions, resnet
 from .attention import Attention, uneven_heads_message
 from .feed import Activation
 from .mixer import SequenceMixer
@@ -373,3 +373,19 @@ class Convolution:
 
     def build(self, width: int, inner: int) -> feed.FeedForward:
         return feed.ConvFeedForward(width, inner, self.size, self.act, self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NGrams:
+    """Naive Bayes over n-grams of tokens beside an encoder, for labels."""
+
+    order: int = 0  # tokens of the longest n-gram; 0: none are read
+    buckets: int = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self.order, "model.ngrams.order")
+        check_at_least(1, self.buckets, "model.ngrams.buckets")
+
+    def build(self, vocab: int, labels: int) -> ngrams.NGramCounts | None:
+        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets) if self.order else None

@@ -18,7 +18,7 @@ from .base import IGNORED, Array, Rng, pad_arrays, read_saved, to_array, write_s
 from .text import TextProcessor, encode_words
 from .tokenizers import Tokenizer, load_tokenizer
 
-MAX_LABELS = 1000  # with more, the columns are probably swapped
+MAX_LABELS = 1000  # with more, and fewer than two texts for each, the columns are probably swapped
 SHOWN_LABELS, SHOWN_CHARACTERS = 12, 60  # in error messages
 
 
@@ -52,6 +52,11 @@ class LabelSet:
     def majority(self) -> str:
         """The most frequent label: the prediction of a baseline that ignores its input."""
         return max(self.names, key=lambda name: self.counts[name])
+
+    @property
+    def listed(self) -> str:
+        """The first labels, for messages."""
+        return _list_names(self.names)
 
     @property
     def spans(self) -> bool:
@@ -209,7 +214,8 @@ def collect_labels(examples: LabeledExamples, remedy: str = "") -> LabelSet:
     """
     labels = sorted_labels(Counter(examples.text(i, 1) for i in range(len(examples))))
     swap = remedy or "set data.columns, for instance data.columns=label,text if the label comes first"
-    if not remedy and (len(labels) == len(examples) > 1 or len(labels) > MAX_LABELS):
+    swapped = len(labels) > MAX_LABELS and 2 * len(labels) > len(examples)
+    if not remedy and (len(labels) == len(examples) > 1 or swapped):
         many = f"{len(labels):,} labels in {len(examples):,} lines"
         raise UserError(
             f"data.train: {examples.name} has {many}, such as {_quote(labels.names[-1])}: perhaps the columns are "
@@ -219,6 +225,17 @@ def collect_labels(examples: LabeledExamples, remedy: str = "") -> LabelSet:
         every = f"every label of {examples.name} is {_quote(labels.names[0])}"
         raise UserError(f"data.train: {every}, expected at least two; {swap}")
     return labels
+
+
+def collect_label_sets(examples: LabeledExamples) -> LabelSet:
+    """The labels of training examples that have any number of them each."""
+    counts = Counter(label for i in range(len(examples)) for label in examples.side(i, 1))
+    if not counts:
+        raise UserError(
+            f"data.train: no example of {examples.name} has a label; choose the column that holds the labels "
+            "(data.columns)"
+        )
+    return sorted_labels(counts)
 
 
 def collect_tags(sentences: LabeledExamples) -> LabelSet:

@@ -4,6 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -69,6 +70,10 @@ class TrainingJob(ABC):
     @abstractmethod
     def validate(self) -> dict[str, float]:
         """Metrics on the validation split; none without one."""
+
+    def write_files(self, folder: Path) -> None:
+        """Write what else a new run keeps; its folder has run.json and the processors."""
+        return
 
     def describe_data(self) -> list[str]:
         """Facts about the data, and what was left out so far."""

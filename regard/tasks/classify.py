@@ -1,65 +1,83 @@
-"""Classification: one label for a text."""
+"""Classification of a text or a pair of texts: one label, several labels, or a number (data.problem_type)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data import columns
 from ..data.examples import Examples
-from ..data.labeled import labeled_texts
-from ..data.loader import Loader
-from ..data.rows import LabeledTextDataset
-from ..families.protocols import as_module
+from ..data.labeled import detect_problem
+from ..errors import UserError
+from ..metrics.bag_of_words import Kind
 from ..metrics.labels import label_metrics
 from ..processors.base import Processor
-from ..processors.labels import LabelProcessor, collect_labels
-from ..synthetic.language_id import make_phrases
-from ..synthetic.matching import make_matching
+from ..processors.labels import LabelProcessor, LabelSet
 from . import encoder
-from .base import Metrics, Processors, Record, build_model, open_split, open_splits
-from .encoder import LabelPredictor, kept_or_trained_tokenizer, with_vocab
+from .base import Metrics, Processors, Record, open_splits
+from .baselines import StoredBaseline
+from .encoder import LabelPredictor, PretrainedEncoder, run_of_folder
 from .finite import require_finite
-from .label_answers import LabelJob, label_set
+from .label_jobs import ClassifyJob
 from .notices import empty_text
-from .objectives import LabelObjective
-from .predictor import Answer
+from .predictor import Answer, RequestType, ResultType
 from .records import label_record
 from .requests import ClassifyRequest, ClassifyResult
 from .task import TEXT, Task
-from .texts import as_pairs, as_texts
+from .text_items import TextItem, TextItems, data_split, is_empty, item_of, item_of_example
+from .texts import as_texts
 
 TASK = Task("classify", TEXT, "label", ClassifyRequest, ClassifyResult)
 
 
-class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
+class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, RequestType, ResultType]):
+    """A predictor of one or several labels of a text or a pair of texts."""
+
+    label_field = "label"
+    kind: Kind
+    folder: Path | None = None
+
+    @classmethod
+    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
+        predictor = super().from_run_folder(run, folder, device)
+        predictor.folder = folder
+        return predictor
+
+    def baselines(self, examples: Examples, references: Sequence[Any]) -> Metrics:
+        """The scores of the most frequent label and of a bag of words."""
+        if not self.run.eval.baseline:
+            return self.majority_baseline(references)
+        return self.majority_baseline(references) | StoredBaseline(self.folder).score(examples, self.kind)
+
+
+class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
     """The label of every text. decode.top gives that many labels with their probabilities, the likeliest first.
 
     An empty text has no label.
     """
 
-    sides, roles = 2, (columns.TEXT, columns.LABEL)
-    label_field = "label"
+    kind = "single_label"
 
     @property
     def processors(self) -> dict[str, Processor]:
         return {**super().processors, self.label_field: LabelProcessor(self.labels)}
 
-    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[ClassifyRequest]:
+    def requests(self, items: Iterable[TextItem], details: bool = False, **decode: object) -> list[ClassifyRequest]:
         top = self.decode_settings(decode).top if decode else None
-        return [ClassifyRequest(text, top) for text in as_texts(items)]
+        return [ClassifyRequest(item[0], top, item[1] if len(item) > 1 else None) for item in self.as_items(items)]
 
     def predict_requests(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
-        filled = [each for each in requests if each.text.strip()]
-        rows, notices = self.encode_texts([each.text for each in filled])
+        filled = [each for each in requests if not is_empty(item_of(each))]
+        rows, notices = self.encode_texts([item_of(each) for each in filled])
         found = iter(zip(self.label_logprobs(rows, batch), notices, strict=True))
         empty = ClassifyResult(None, None, (), notices=(empty_text(),))
-        return [self._result(*next(found), self.top(each)) if each.text.strip() else empty for each in requests]
+        return [empty if is_empty(item_of(each)) else self._result(*next(found), self.top(each)) for each in requests]
 
     def record(self, request: ClassifyRequest, result: ClassifyResult) -> Record:
         return label_record(result)
@@ -68,15 +86,13 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         pairs = [(each.label, each.probability) for each in result.top]
         return pairs if self.top(request) else result.label or ""
 
-    def score(
-        self, texts: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
-    ) -> Answer:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
         """ln P(label | text)"""
-        if isinstance(texts, str) and isinstance(targets, str):
+        if self.is_item(texts) and isinstance(targets, str):
             return self.score([texts], [targets], details)[0]
-        texts, targets = as_pairs(texts, targets, ("text", "label"))
-        ids = self.label_ids(targets)
-        values = [float(row[number]) for row, number in zip(self._logprobs(texts), ids, strict=True)]
+        items, labels = self._scored(texts, targets)
+        ids = self.label_ids(labels)
+        values = [float(row[number]) for row, number in zip(self._logprobs(items), ids, strict=True)]
         require_finite(values)
         return [{"score": value} for value in values] if details else values
 
@@ -84,26 +100,42 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        texts, references = [each[0] for each in examples], [each[1] for each in examples]
+        items, references = [item_of_example(each) for each in examples], [each[1] for each in examples]
         self.report_labels(examples, references)
-        logprobs = torch.stack(self._logprobs(texts))
+        logprobs = torch.stack(self._logprobs(items))
         require_finite([float(logprobs.sum())])
         found = self.best_labels(logprobs)
         metrics = {"examples": len(references), **label_metrics(found, references)}
-        return metrics | self.majority_baseline(references) | self.unseen_labels(references), found, references
+        return metrics | self.baselines(examples, references) | self.unseen_labels(references), found, references
+
+    def validation_metrics(self, examples: Examples) -> dict[str, float]:
+        loss, found, references = self.loss_over(examples)
+        metrics = label_metrics(found, references)
+        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
         """Nats per text, predicted and reference labels; examples with an unseen label are left out."""
         known = [each for each in examples if each[1] in self.labels.ids]
-        references = [label for _, label in known]
-        logprobs = torch.stack(self._logprobs([text for text, _ in known])) if known else torch.zeros(0, 1)
+        references = [each[1] for each in known]
+        logprobs = torch.stack(self._logprobs([item_of_example(e) for e in known])) if known else torch.zeros(0, 1)
         wanted = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
         nats = -float(logprobs.gather(1, wanted[:, None]).sum())
         return nats / max(len(references), 1), self.best_labels(logprobs), references
 
-    def _logprobs(self, texts: Sequence[str]) -> list[Tensor]:
+    def _scored(self, texts: Any, targets: Any) -> tuple[list[tuple[str, ...]], list[str]]:
+        if self.is_item(texts) != isinstance(targets, str) or targets is None:
+            raise UserError("score takes two texts or two lists of texts, not one of each")
+        items, labels = self.as_items(texts), as_texts(targets, "label")
+        if len(items) != len(labels):
+            raise UserError(
+                f"there are {len(items)} texts and {len(labels)} labels; each text needs its label, so give as many "
+                "labels as texts"
+            )
+        return items, labels
+
+    def _logprobs(self, items: Sequence[TextItem]) -> list[Tensor]:
         """(labels,) of each text."""
-        return self.label_logprobs(self.encode_with_warning(texts))
+        return self.label_logprobs(self.encode_with_warning(items))
 
     def _result(self, logprobs: Tensor, notices: tuple[str, ...], top: int) -> ClassifyResult:
         ranked = self.ranked_labels(logprobs, top)
@@ -111,48 +143,40 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         return ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notices)
 
 
-class ClassifyJob(LabelJob):
-    """Texts with one label each."""
-
-    predictor: ClassifyPredictor
-
-    def __init__(self, predictor: ClassifyPredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        data, train, model = self.run.data, self.run.train, predictor.model
-        self.objective = LabelObjective(as_module(model), train.smoothing, data.rdrop)
-        dataset = LabeledTextDataset(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
-        self.loader = Loader.of(dataset)
-
-
 # --- construction --------------------------------------------------------------------------------------------------
+
+PREDICTORS = {
+    "multi_label": "regard.tasks.multi_label:MultiLabelPredictor",
+    "regression": "regard.tasks.regression:RegressionPredictor",
+}  # by data.problem_type; the others predict one label
+
+
+def predictor_class(run: Run) -> Any:
+    module, _, name = PREDICTORS.get(run.data.problem_type, "regard.tasks.classify:ClassifyPredictor").partition(":")
+    return getattr(import_module(module), name)
 
 
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
     """Open the data, collect the labels and train a tokenizer that is not kept; writes no file."""
-    splits = open_splits(run, data_split)
-    labels = label_set(run, collect_labels(splits["train"]), kept, ClassifyPredictor.label_field, splits)
-    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
-    run = with_vocab(run, tokenizer, head="class", labels=len(labels))
-    predictor = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)
-    return ClassifyJob(predictor, splits)
+    opened: Examples | None = None
+    if run.data.train:
+        settings, opened = detect_problem(run.data)
+        run = run.model_copy(update={"data": run.data.model_copy(update=settings)})  # as it is: data may be in memory
+    splits = open_splits(run, partial(data_split, opened=opened))
+    return ClassifyJob(predictor_class(run), run, kept, device, splits, folder is not None)
 
 
-restore = ClassifyPredictor.from_run_folder
-from_folder = partial(ClassifyPredictor.from_folder, task="classify")
+def restore(run: Run, folder: Path, device: torch.device) -> Any:
+    """The predictor of a run folder, without the weights."""
+    return predictor_class(run).from_run_folder(run, folder, device)
+
+
+def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> Any:
+    """The predictor of a Hugging Face folder."""
+    run, device = run_of_folder(folder, overrides, "classify", problem_type=folder.problem_type)
+    return predictor_class(run)(run, folder.model, folder.tokenizer, LabelSet(dict.fromkeys(folder.labels, 0)), device)
 
 
 def with_max_vocab(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return encoder.with_max_vocab(run, head="class", labels=run.model.labels or 2)
-
-
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
-    """A split of the data; the embedded data are phrases or the matching task."""
-    data = run.data
-
-    def embedded() -> Examples:
-        if data.embedded == "matching":
-            return make_matching(data.max_tokens - 2, data.examples, seed=1)[split]
-        return make_phrases(data.locales, data.examples, seed=1)[split]
-
-    return open_split(run, split, sides, lambda files: labeled_texts(files, data), embedded, "test.tsv")

@@ -43,7 +43,7 @@ from .finite import require_finite
 from .label_answers import LabelAnswers
 from .notices import Notice, cut_text, warn_once
 from .predictor import Item, RequestType, ResultType
-from .requests import ClassifyRequest, MaskedRequest, TagRequest
+from .requests import ClassifyRequest, MaskedRequest, MultiLabelRequest, TagRequest
 from .texts import as_text, as_texts
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
@@ -104,20 +104,20 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def encode_texts(self, texts: Sequence[str]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
+    def encode_texts(self, texts: Sequence[Any]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
         """Each text between START and END, and its notices: longer texts are cut."""
         found, room = self.tokenizer.encode(list(texts)), self.room
         cut = cut_text(room)
         notices: list[tuple[Notice, ...]] = [(cut,) if len(ids) > room else () for ids in found]
         return [add_start_end(self.tokenizer, ids[:room]) for ids in found], notices
 
-    def encode_with_warning(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_with_warning(self, texts: Sequence[Any]) -> list[Ids]:
         """Each text between START and END; longer texts are cut with a warning."""
         rows, notices = self.encode_texts(texts)
         warn_once(chain(*notices), len(rows), stacklevel=4)
         return rows
 
-    def top(self, request: ClassifyRequest | TagRequest | MaskedRequest) -> int:
+    def top(self, request: ClassifyRequest | MultiLabelRequest | TagRequest | MaskedRequest) -> int:
         """How many candidates a request asks for; by default decode.top."""
         top = int(self.run.decode.top) if request.top is None else request.top
         if top < 0:
@@ -142,7 +142,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
             found |= dict(zip(indices, results, strict=True))
         return [found[i] for i in range(len(rows))]
 
-    def decode_settings(self, decode: Mapping[str, object]) -> EncoderDecode:
+    def decode_settings(self, decode: Mapping[str, object]) -> Any:
         """The run's decode.*, changed by `decode`."""
         settings: EncoderDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
         return settings
@@ -187,9 +187,9 @@ class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultTyp
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples) -> Tokenizer:
-    """The tokenizer that is kept, or one trained on the texts."""
-    return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
+def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples, sides: tuple[int, ...] = (0,)) -> Tokenizer:
+    """The tokenizer that is kept, or one trained on the texts of these sides."""
+    return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(*sides), control=(MASK,))
 
 
 class PretrainedEncoder(Protocol):
@@ -199,15 +199,18 @@ class PretrainedEncoder(Protocol):
     model: Any
     tokenizer: TrainedTokenizer
     labels: tuple[str, ...]
+    problem_type: str
     max_tokens: int
     pooling: Pooling
     normalize: bool
 
 
-def run_of_folder(folder: PretrainedEncoder, overrides: Mapping[str, object], task: str) -> tuple[Run, torch.device]:
-    """A run that describes a Hugging Face folder, and its device."""
+def run_of_folder(
+    folder: PretrainedEncoder, overrides: Mapping[str, object], task: str, **data: object
+) -> tuple[Run, torch.device]:
+    """A run that describes a Hugging Face folder, and its device; `data` are settings of its data."""
     decode = {"pooling": folder.pooling, "normalize": folder.normalize}
-    run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
+    run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens, **data}, decode=decode)
     run = change_settings(run, overrides)
     return run, resolve_device(run.device)
 

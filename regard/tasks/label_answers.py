@@ -39,7 +39,7 @@ class LabelAnswers:
         """The ids of labels; one that the run does not have is an error."""
         for label in labels:
             if label not in self.labels.ids:
-                raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
+                raise UserError(f"{label!r} is no label of this run; it has {self.labels.listed}")
         return [self.labels.ids[label] for label in labels]
 
     def majority_baseline(self, references: Sequence[str]) -> Metrics:

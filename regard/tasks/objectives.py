@@ -1,12 +1,12 @@
 """The objectives of the tasks: modules from a batch to its summed loss."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from ..data.batch import Batch
 from ..data.collate import IGNORED
@@ -57,17 +57,60 @@ class TranscribeObjective(Seq2SeqObjective):
 
 
 class LabelObjective(Objective):
-    """Summed over the inputs. R-Drop averages two passes and adds their divergence, `rdrop` times."""
+    """Summed over the texts, each times the weight of its label. R-Drop averages two passes and adds their divergence,
+    `rdrop` times.
+    """
 
-    def __init__(self, model: nn.Module, smoothing: float, rdrop: float = 0.0) -> None:
+    weights: Tensor | None
+
+    def __init__(
+        self, model: nn.Module, smoothing: float, rdrop: float = 0.0, weights: Sequence[float] | None = None
+    ) -> None:
         super().__init__()
         self.model, self.smoothing, self.rdrop = model, smoothing, rdrop
+        self.register_buffer("weights", None if weights is None else torch.tensor(weights), persistent=False)
 
     def forward(self, batch: Batch) -> LossSum:
-        model, labels = cast(LabelModel, self.model), batch["label"].values
-        logits = [model.label_logits(model.encode(batch["text"])) for _ in range(2 if self.rdrop else 1)]
-        loss = torch.stack([smoothed_cross_entropy(each, labels, smoothing=self.smoothing) for each in logits]).mean()
+        targets, passes = batch["label"].values, 2 if self.rdrop else 1
+        own = (
+            self.own_labels(targets)
+            if getattr(self.model, "ngrams", None) is not None and self.model.training
+            else None
+        )
+        model = cast(LabelModel, self.model)
+        encoded = (model.encode(batch["text"]) for _ in range(passes))
+        logits = [model.label_logits(replace(each, own_labels=own)) for each in encoded]
+        loss = torch.stack([self.loss(each, targets) for each in logits]).mean()
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
+
+    def own_labels(self, targets: Tensor) -> Tensor:
+        """(batch, labels) with 1 for each label of a text."""
+        return one_hot(targets, cast(nn.Linear, self.model.classes).out_features).float()
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.weights is None:
+            return smoothed_cross_entropy(logits, targets, smoothing=self.smoothing)
+        each = cross_entropy(logits.float(), targets, reduction="none", label_smoothing=self.smoothing)
+        return (self.weights[targets] * each).sum()
+
+
+class MultiLabelObjective(LabelObjective):
+    """The mean binary cross-entropy over the labels, summed over the texts. A label's weight is that of its texts."""
+
+    def own_labels(self, targets: Tensor) -> Tensor:
+        return targets
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        smooth = targets * (1 - self.smoothing) + self.smoothing / 2
+        loss = binary_cross_entropy_with_logits(logits.float(), smooth, pos_weight=self.weights, reduction="sum")
+        return loss / targets.size(1)
+
+
+class RegressionObjective(LabelObjective):
+    """The squared error, summed over the texts."""
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return ((logits.float()[:, 0] - targets) ** 2).sum()
 
 
 class ImageObjective(Objective):

@@ -45,6 +45,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     model: Any  # an nn.Module with the methods that its task calls; Python cannot type both at once
     device: torch.device
     sides = 1  # of an example to score: a text, or a text and its target
+    item_sides = 1  # of an item to predict from: 2 for a pair of texts
     roles: tuple[Role, ...] = (TEXT,)  # the columns of its examples in a table
     table_formats: frozenset[str] = frozenset(SUFFIXES.values())  # other files are read as lines
     field: str | None = None  # of a JSON record, in which the command line finds the text

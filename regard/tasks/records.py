@@ -8,6 +8,7 @@ from .requests import (
     Completion,
     LanguageResult,
     MaskedResult,
+    MultiLabelResult,
     TagResult,
     TranscribeResult,
     Transcript,
@@ -54,6 +55,18 @@ def label_record(result: ClassifyResult) -> Record:
     """A label as a JSON record."""
     top = [{"label": each.label, "probability": each.probability} for each in result.top]
     return {"label": result.label, "probability": result.probability, "top": top}
+
+
+def multi_label_record(result: MultiLabelResult) -> Record:
+    found, top = (
+        [{"label": each.label, "probability": each.probability} for each in some]
+        for some in (result.labels, result.top)
+    )
+    return {
+        "labels": [each["label"] for each in found],
+        "probabilities": [each["probability"] for each in found],
+        "top": top,
+    }
 
 
 def tag_record(result: TagResult, top: bool) -> Record:

@@ -1,66 +1,78 @@
-"""Regression: one number for a text, by an imported encoder whose head has one output. Such models are not trained."""
+"""Regression: a number for a text or a pair of texts, by an encoder whose head has one output."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.columns import LABEL, TEXT
 from ..data.examples import Examples
 from ..errors import UserError
 from ..families.protocols import LabelModel
 from ..metrics.regression import regression_metrics
+from ..processors.base import Processor
+from ..processors.saved import load_processors
+from ..processors.targets import NumberProcessor
 from ..processors.tokenizers import Tokenizer
-from .base import Metrics, Record
-from .classify import data_split
-from .encoder import EncoderPredictor, PretrainedEncoder, run_of_folder
+from .base import Metrics, Record, build_model, restored_tokenizer
+from .baselines import StoredBaseline
 from .finite import require_finite
 from .notices import empty_text
 from .predictor import Answer
 from .requests import RegressionRequest, RegressionResult
-from .texts import as_texts
+from .text_items import TextItem, TextItems, data_split, is_empty, item_of, item_of_example
 
 
-class RegressionPredictor(EncoderPredictor[str, RegressionRequest, RegressionResult]):
+class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
     """The number of every text: the output of the head itself, not a probability. An empty text has none."""
 
     model: LabelModel
-    roles = (TEXT, LABEL)
+    label_field, kind = "label", "regression"
+    folder: Path | None = None
 
     def __init__(
-        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: Sequence[str], device: torch.device
+        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: Iterable[str], device: torch.device
     ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = tuple(labels)  # the name of the output
+        self.sides = self.item_sides  # it gives no probability of a target
 
     @classmethod
-    def from_folder(cls, folder: PretrainedEncoder, overrides: Mapping[str, object]) -> Self:
-        """The predictor of a Hugging Face folder."""
-        run, device = run_of_folder(folder, overrides, "classify")
-        return cls(run, folder.model, folder.tokenizer, folder.labels, device)
+    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
+        """The predictor of a run folder, without the weights."""
+        kept = load_processors(folder)
+        number = kept.get(cls.label_field)
+        name = number.name if isinstance(number, NumberProcessor) else "value"
+        predictor = cls(run, build_model(run), restored_tokenizer(kept), (name,), device)
+        predictor.folder = folder
+        return predictor
 
-    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[RegressionRequest]:
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {**super().processors, self.label_field: NumberProcessor(self.labels[0])}
+
+    def requests(self, items: Iterable[TextItem], details: bool = False, **decode: object) -> list[RegressionRequest]:
         if top := self.decode_settings(decode).top:
             raise UserError(
                 f"decode.top is {top}, but this model has no labels to rank: it gives a number; leave it out"
             )
-        return [RegressionRequest(text) for text in as_texts(items)]
+        return [RegressionRequest(*item) for item in self.as_items(items)]
 
     def predict_requests(
         self, requests: Sequence[RegressionRequest], batch: int | None = None
     ) -> list[RegressionResult]:
         self.refuse_adapters(requests)
-        filled = [each.text for each in requests if each.text.strip()]
+        filled = [item_of(each) for each in requests if not is_empty(item_of(each))]
         rows, notices = self.encode_texts(filled)
         outputs = self.map_encoded(rows, lambda encoded: self.model.label_logits(encoded), batch)
         values = [float(each) for each in outputs]
         require_finite(values)
         results = (RegressionResult(value, notices=own) for value, own in zip(values, notices, strict=True))
         empty = RegressionResult(None, notices=(empty_text(),))
-        return [next(results) if each.text.strip() else empty for each in requests]
+        return [empty if is_empty(item_of(each)) else next(results) for each in requests]
 
     def record(self, request: RegressionRequest, result: RegressionResult) -> Record:
         return {"value": result.value}
@@ -75,26 +87,27 @@ class RegressionPredictor(EncoderPredictor[str, RegressionRequest, RegressionRes
         """The metrics of `evaluate`, None because numbers have no paired test, and the reference numbers."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        gold = [_number(examples, index) for index in range(len(examples))]
-        found = self.predict_requests([RegressionRequest(examples.text(i, 0)) for i in range(len(examples))])
-        pairs = [(each.value, wanted) for each, wanted in zip(found, gold, strict=True) if each.value is not None]
-        metrics = regression_metrics([value for value, _ in pairs], [wanted for _, wanted in pairs])
-        return {"examples": len(pairs), **metrics}, None, gold
+        found, gold = self._values(examples)
+        metrics = {"examples": len(gold), **regression_metrics(found, gold)}
+        if self.run.eval.baseline:
+            metrics |= StoredBaseline(self.folder).score(examples, "regression")
+        return metrics, None, gold
 
+    def validation_metrics(self, examples: Examples) -> dict[str, float]:
+        metrics = regression_metrics(*self._values(examples))
+        return {"loss": metrics.pop("mse"), "pearson": 0.0, "spearman": 0.0, **metrics}
 
-def _number(examples: Examples, index: int) -> float:
-    """The number of an example."""
-    text = examples.text(index, 1)
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(
-            f"{examples.location(index)} has the label {text!r}, and this model predicts numbers; give a number for "
-            "each text"
+    def majority_baseline(self, references: Sequence[Any]) -> Metrics:
+        """The error of the mean of the references, which no constant beats."""
+        values = torch.tensor([float(each) for each in references], dtype=torch.float64)
+        return {"mean": float(values.std(correction=0))}
+
+    def _values(self, examples: Examples) -> tuple[list[float], list[float]]:
+        """The predicted and the reference numbers of examples."""
+        outputs: list[Tensor] = self.map_encoded(
+            self.encode_with_warning([item_of_example(each) for each in examples]),
+            lambda encoded: self.model.label_logits(encoded),
         )
-    return value
-
-
-from_folder = RegressionPredictor.from_folder
+        found = [float(each) for each in outputs]
+        require_finite(found)
+        return found, [float(each[1]) for each in examples]

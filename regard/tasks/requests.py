@@ -145,6 +145,15 @@ class ClassifyRequest(Request):
 
     text: str
     top: int | None = None  # number of labels in the result; 0: all
+    text_pair: str | None = None  # the second text of a pair
+
+
+@dataclass(frozen=True)
+class MultiLabelRequest(Request):
+    text: str
+    top: int | None = None  # number of labels in `top` of the result; 0: all
+    text_pair: str | None = None  # the second text of a pair
+    threshold: float | None = None  # the probability from which a text has a label
 
 
 @dataclass(frozen=True)
@@ -170,10 +179,19 @@ class ClassifyResult(Result):
 
 
 @dataclass(frozen=True)
+class MultiLabelResult(Result):
+    """The labels of a text, the likeliest first, and the `top` ones of all. An empty text has none."""
+
+    labels: tuple[LabelProbability, ...]
+    top: tuple[LabelProbability, ...]
+
+
+@dataclass(frozen=True)
 class RegressionRequest(Request):
     """A text to rate."""
 
     text: str
+    text_pair: str | None = None  # the second text of a pair
 
 
 @dataclass(frozen=True)

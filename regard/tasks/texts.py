@@ -15,7 +15,7 @@ def as_text(value: object, name: str = "text") -> str:
 
 def as_texts(values: object, name: str = "text") -> list[str]:
     """The texts in an iterable; a str is one text."""
-    texts = [values] if isinstance(values, str) else list(_iterate(values, name))
+    texts = [values] if isinstance(values, str) else list(iterate_items(values, name))
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise UserError(f"{name} {number} is {describe_type(text)}; expected a str")
@@ -41,7 +41,7 @@ def as_sentences(values: object) -> list[str | Sequence[str]]:
     if isinstance(values, str):
         return [values]
     found: list[str | Sequence[str]] = []
-    for number, each in enumerate(_iterate(values, "sentence"), 1):
+    for number, each in enumerate(iterate_items(values, "sentence"), 1):
         if isinstance(each, str):
             found.append(each)
             continue
@@ -60,7 +60,7 @@ def describe_type(value: object) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
-def _iterate(values: object, name: str) -> Iterable[object]:
+def iterate_items(values: object, name: str) -> Iterable[object]:
     """The values of an iterable that has an order; a frame is no list of texts, because it gives its columns."""
     expected = f"expected a {name} as a str, or several in a list or another iterable"
     if hasattr(values, "to_pylist") and not hasattr(values, "column_names"):

@@ -35,7 +35,7 @@ FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimize
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 SET_BY_TASK = tuple(
     f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins")
-)
+) + ("data.pairs", "data.problem_type", "model.ngrams.order")
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ def _train(
     elif ranks.first:
         create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
         held.enter_context(RunLock(out))
+        job.write_files(out)
     try:
         outcome = fit(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
     except UserError:

@@ -160,7 +160,7 @@ def test_two_sides_are_errors():
     ("text", "words"),
     [
         (wide(3, 3), "has 3 labels in 3 lines, such as 'label 2': perhaps the columns are swapped; set data.columns"),
-        (wide(3000, 1001), "has 1,001 labels in 3,000 lines"),
+        (wide(1500, 1001), "has 1,001 labels in 1,500 lines"),
         (wide(3, 1), "is 'label 0', expected at least two"),
     ],
 )

@@ -92,7 +92,7 @@ def test_metrics(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         data.write_text(f"the cat\t1\na b\t{wrong}\n")
         assert main(["eval", str(folder), "--data", str(data)]) == 2
         err = capsys.readouterr().err
-        assert f"test.tsv:2 has the label '{wrong}', and this model predicts numbers; give a number" in err
+        assert f"test.tsv:2: no number under 'label' but \"{wrong}\"; correct it, or set data.invalid=skip" in err
 
 
 def test_metrics_equal_scipy_and_leave_out_what_does_not_exist() -> None:
@@ -104,7 +104,7 @@ def test_metrics_equal_scipy_and_leave_out_what_does_not_exist() -> None:
         assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(ours, gold).statistic)
         assert found["pearson"] == pytest.approx(scipy.stats.pearsonr(ours, gold).statistic)
         assert found["mae"] == pytest.approx(np.abs(ours - gold).mean())
-    assert regression_metrics([1.0, 1.0], [0.0, 3.0]) == {"mse": 2.5, "mae": 1.5}
+    assert regression_metrics([1.0, 1.0], [0.0, 3.0]) == {"mse": 2.5, "rmse": 2.5**0.5, "mae": 1.5}
 
 
 @pytest.mark.parametrize("family", ["bert", "longformer"])
@@ -134,10 +134,7 @@ def test_other_problem_types_are_refused(tmp_path: Path) -> None:
     path = bert.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=3)
     for kind, words in (
         ("regression", "problem_type is 'regression' with 3 labels; regard reads regressors of one number"),
-        (
-            "multi_label_classification",
-            "expected 'single_label_classification', one label for each text, or 'regression'",
-        ),
+        ("ranking", "problem_type is 'ranking'; expected one of single_label_classification, multi_label_"),
     ):
         change_config(path, problem_type=kind)
         with pytest.raises(UserError, match=words):

@@ -63,12 +63,18 @@ def is_regressor(c: bert.EncoderConfig) -> bool:
     return c.head == "class" and c.labels == 1
 
 
+PROBLEM_TYPES = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
+
+
 def read_problem_type(theirs: JsonMapping) -> JsonObject:
     """Settings from `problem_type`."""
     kind = theirs.get("problem_type")
-    if kind not in (None, "single_label_classification", "regression"):
-        expected = "expected 'single_label_classification', one label for each text, or 'regression'"
-        raise ValueError(f"problem_type is {kind!r}; {expected}")
+    if kind is not None and kind not in PROBLEM_TYPES:
+        raise ValueError(f"problem_type is {kind!r}; expected one of {', '.join(PROBLEM_TYPES)}")
     if kind == "regression" and (count := len(label_names(theirs))) > 1:
         raise ValueError(f"problem_type is 'regression' with {count} labels; regard reads regressors of one number")
     return {}
@@ -77,6 +83,11 @@ def read_problem_type(theirs: JsonMapping) -> JsonObject:
 def write_problem_type(c: bert.EncoderConfig) -> JsonObject:
     """`problem_type` from the settings."""
     return {"problem_type": "regression"} if is_regressor(c) else {}
+
+
+def problem_type(config: JsonMapping, c: bert.EncoderConfig) -> str:
+    """Our data.problem_type of a folder."""
+    return "regression" if is_regressor(c) else PROBLEM_TYPES.get(config.get("problem_type") or "", "auto")
 
 
 def encoder_rows(activation: str = "gelu") -> tuple[Row, ...]:
@@ -92,6 +103,8 @@ def encoder_rows(activation: str = "gelu") -> tuple[Row, ...]:
         Field("dropout", "hidden_dropout_prob", 0.1),
         Field("tied", "tie_word_embeddings", True),
         Fixed("prenorm", False, "expected false: the norm comes last"),
+        Fixed("pooling", "first", "expected first"),
+        Fixed("ngrams.order", 0, "expected 0: there are no n-grams beside the encoder"),
         Fixed("positions.kind", "learned", "expected learned"),
         Fixed("feed.kind", "plain", "expected plain"),
         Field("feed.act", "hidden_act", activation, **choice("hidden_act", ACTIVATIONS)),
@@ -202,6 +215,7 @@ class EncoderFolder:
     max_tokens: int  # of a text with its START and END
     pooling: Pooling = "mean"
     normalize: bool = True
+    problem_type: str = "auto"  # of the head class: data.problem_type
 
 
 TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: the task of the predictor
@@ -214,8 +228,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
 def predictor_of(folder: EncoderFolder, overrides: JsonMapping) -> "AnyPredictor":
     """The module of a task builds it: `from_folder(folder, overrides)`."""
-    name = "regression" if is_regressor(folder.config) else TASKS[folder.config.head]
-    task = import_module(f"regard.tasks.{name}")
+    task = import_module(f"regard.tasks.{TASKS[folder.config.head]}")
     predictor: AnyPredictor = task.from_folder(folder, overrides)
     return predictor
 
@@ -242,4 +255,5 @@ def encoder_folder(
     check_vocabulary(path, tokenizer.backend.get_vocab().values(), ours.vocab)
     check_control_ids(path, config, ours.vocab)
     labels = tuple(label_names(config)) if ours.labels else ()
-    return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens)
+    kind = problem_type(config, ours)
+    return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens, problem_type=kind)

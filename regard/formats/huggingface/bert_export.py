@@ -79,7 +79,9 @@ def label_maps(predictor: EncoderSource) -> JsonObject:
     if predictor.run.model.head not in LABELED:
         return {}
     labels: list[str] = list(predictor.labels)  # type: ignore[attr-defined]
+    several = predictor.run.task == "classify" and predictor.run.data.problem_type == "multi_label"
     return {
+        **({"problem_type": "multi_label_classification"} if several else {}),
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
     }

@@ -1,0 +1,189 @@
+"""A bag-of-words baseline: TF-IDF of words and pairs of words, and a linear model fitted by L-BFGS.
+
+The features and the fit are those of scikit-learn's TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression and Ridge.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD = re.compile(r"\b\w\w+\b")
+SEPARATOR = "\n"  # of the n-grams in a file; no word has one
+MAX_FEATURES = 200_000  # the n-grams of the most texts
+MAX_WEIGHTS = 20_000_000  # features times labels; more labels have fewer features
+STEPS, TOLERANCE = 100, 1e-4  # of L-BFGS
+
+Array: TypeAlias = NDArray[np.float64]
+Kind: TypeAlias = Literal["single_label", "multi_label", "regression"]
+
+
+def ngrams(text: str) -> list[str]:
+    """The words of a text in lower case, and its pairs of neighboring words."""
+    words = WORD.findall(text.lower())
+    return words + [f"{first} {second}" for first, second in zip(words, words[1:], strict=False)]
+
+
+class Tfidf:
+    """Term frequency times inverse document frequency, in rows of length 1."""
+
+    def __init__(self, vocabulary: Sequence[str], idf: NDArray[np.float32]) -> None:
+        self.vocabulary, self.idf = list(vocabulary), idf
+        self.ids = {term: number for number, term in enumerate(self.vocabulary)}
+
+    @classmethod
+    def of(cls, texts: Sequence[str], most: int = MAX_FEATURES) -> Self:
+        """The terms of these texts; of more than `most`, those that the most texts have."""
+        counts = Counter[str]()
+        for text in texts:
+            counts.update(set(ngrams(text)))
+        terms = sorted(counts)
+        if len(terms) > most:
+            terms = sorted(sorted(terms, key=lambda term: -counts[term])[:most])
+        frequency = np.array([counts[term] for term in terms], np.float64)
+        return cls(terms, (np.log((1 + len(texts)) / (1 + frequency)) + 1).astype(np.float32))
+
+    def rows(self, texts: Sequence[str]) -> Any:
+        """(texts, terms), a sparse matrix."""
+        from scipy.sparse import csr_matrix
+
+        columns, values, ends = list[int](), list[int](), [0]
+        for text in texts:
+            found = Counter(self.ids[term] for term in ngrams(text) if term in self.ids)
+            columns += found.keys()
+            values += found.values()
+            ends.append(len(columns))
+        index = np.array(columns, np.int64)
+        weights = np.array(values, np.float64) * self.idf[index]
+        row = np.repeat(np.arange(len(texts)), np.diff(ends))
+        lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(texts)))
+        return csr_matrix((weights / lengths[row], index, ends), (len(texts), len(self.vocabulary)))
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Scores of rows: x · weights + bias."""
+
+    weights: Array  # (features, outputs)
+    bias: Array
+
+    def scores(self, rows: Any) -> Array:
+        found: Array = rows @ self.weights + self.bias
+        return found
+
+
+def fit_linear(rows: Any, targets: NDArray[Any], kind: Kind, c: float) -> LinearModel:
+    """Minimize c · Σ loss + |weights|² / 2 by L-BFGS.
+
+    `targets` are class numbers of three or more classes, else (examples, outputs): 0 and 1, or numbers.
+    """
+    from scipy.optimize import minimize
+
+    softmax = targets.ndim == 1
+    wanted = np.eye(int(targets.max()) + 1)[targets] if softmax else targets.astype(np.float64)
+    examples, features, outputs = len(wanted), rows.shape[1], wanted.shape[1]
+    transposed, scale = rows.T.tocsr(), 1 / (c * examples)
+
+    def loss_and_gradient(flat: Array) -> tuple[float, Array]:
+        table = flat.reshape(features + 1, outputs)
+        scores = rows @ table[:-1] + table[-1]
+        loss, errors = _losses(scores, wanted, kind, softmax)
+        gradient = np.empty_like(table)
+        gradient[:-1] = transposed @ errors / examples + scale * table[:-1]
+        gradient[-1] = errors.sum(0) / examples
+        return loss / examples + scale / 2 * float((table[:-1] ** 2).sum()), gradient.ravel()
+
+    start = np.zeros((features + 1, outputs))
+    start[-1] = wanted.mean(0) if kind == "regression" else 0
+    limits = {"maxiter": STEPS, "gtol": TOLERANCE, "ftol": 64 * np.finfo(float).eps}
+    found = minimize(loss_and_gradient, start.ravel(), method="L-BFGS-B", jac=True, options=limits)
+    table = found.x.reshape(features + 1, outputs)
+    return LinearModel(table[:-1], table[-1])
+
+
+def _losses(scores: Array, wanted: Array, kind: Kind, softmax: bool) -> tuple[float, Array]:
+    """The summed loss, and its gradient with respect to the scores."""
+    if kind == "regression":
+        errors = scores - wanted
+        return float((errors**2).sum()) / 2, errors
+    if softmax:
+        shifted = scores - scores.max(1, keepdims=True)
+        logprobs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+        return -float((wanted * logprobs).sum()), np.exp(logprobs) - wanted
+    from scipy.special import expit
+
+    return float((np.logaddexp(0, scores) - wanted * scores).sum()), expit(scores) - wanted
+
+
+# --- the baseline ----------------------------------------------------------------------------------------------------
+
+
+class BagOfWords:
+    """Predicts the target of a text from its words and pairs of words."""
+
+    def __init__(self, kind: Kind, tfidf: Tfidf, model: LinearModel, labels: Sequence[str]) -> None:
+        self.kind, self.tfidf, self.model, self.labels = kind, tfidf, model, list(labels)
+
+    @classmethod
+    def fits(cls, texts: Sequence[str], targets: Sequence[Any], kind: Kind, cs: Sequence[float]) -> Iterator[Self]:
+        """A fitted baseline for each inverse strength of regularization in `cs`.
+
+        A target is a label, a sequence of labels, or a number.
+        """
+        labels, wanted = _numbered(targets, kind)
+        tfidf = Tfidf.of(texts, min(MAX_FEATURES, MAX_WEIGHTS // max(len(labels), 1)))
+        rows = tfidf.rows(texts)
+        for c in cs:
+            yield cls(kind, tfidf, fit_linear(rows, wanted, kind, c), labels)
+
+    def predict(self, texts: Sequence[str]) -> list[Any]:
+        """A label, a tuple of labels, or a number for each text."""
+        scores = self.model.scores(self.tfidf.rows(texts))
+        if self.kind == "regression":
+            return [float(value) for value in scores[:, 0]]
+        if self.kind == "multi_label":
+            return [tuple(name for name, score in zip(self.labels, row, strict=True) if score > 0) for row in scores]
+        best = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
+        return [self.labels[number] for number in best.tolist()]
+
+    def save(self, path: Path) -> None:
+        """Write it as one file of safetensors, with weights of half precision."""
+        from safetensors.numpy import save_file
+
+        terms = np.frombuffer(SEPARATOR.join(self.tfidf.vocabulary).encode(), np.uint8)
+        names = np.frombuffer("\0".join(self.labels).encode(), np.uint8)
+        weights = {"weights": self.model.weights.astype(np.float16), "bias": self.model.bias.astype(np.float32)}
+        tables: dict[str, Any] = {"terms": terms, "labels": names, "idf": self.tfidf.idf, **weights}
+        save_file(tables, path, {"kind": self.kind})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        from safetensors import safe_open
+
+        with safe_open(path, "numpy") as file:
+            tables = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — it is no mapping
+            kind: Any = file.metadata()["kind"]
+        terms, labels = tables["terms"].tobytes().decode(), tables["labels"].tobytes().decode()
+        tfidf = Tfidf(terms.split(SEPARATOR) if terms else [], tables["idf"])
+        model = LinearModel(tables["weights"].astype(np.float64), tables["bias"].astype(np.float64))
+        return cls(kind, tfidf, model, labels.split("\0") if labels else [])
+
+
+def _numbered(targets: Sequence[Any], kind: Kind) -> tuple[list[str], NDArray[Any]]:
+    """The labels, and the targets as `fit_linear` takes them."""
+    if kind == "regression":
+        return [], np.array(targets, np.float64)[:, None]
+    several = [(each,) if kind == "single_label" else each for each in targets]
+    labels = sorted({label for each in several for label in each})
+    ids = {label: number for number, label in enumerate(labels)}
+    if kind == "single_label" and len(labels) > 2:
+        return labels, np.array([ids[label] for label in targets])
+    wanted = np.zeros((len(targets), len(labels)))
+    for row, each in zip(wanted, several, strict=True):
+        row[[ids[label] for label in each]] = 1
+    return labels, wanted[:, 1:] if kind == "single_label" else wanted
