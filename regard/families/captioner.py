@@ -114,7 +114,7 @@ class Model(nn.Module):
             causal=True,
         )
         self.head = nn.Linear(c.width, c.vocab, bias=False)
-        initialize(self, {r"encoder\..*": unchanged} | INITIAL)
+        initialize(self, initial(c))
         if c.tied:
             self.head.weight = self.target.weight
 
@@ -151,9 +151,13 @@ class Model(nn.Module):
         return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
-INITIAL: dict[str, Rule] = {
-    r".*norm\.weight": ones,
-    r".*bias": zeros,
-    r"(project|.*(query|key|value|out|into|gate))\.weight": glorot,
-    r".*(table|target|head).*": normal(0.02),
-}
+def initial(c: Config) -> dict[str, Rule]:
+    """The maps that add to the residual stream of the decoder are small, so that they do not drown the embeddings."""
+    return {
+        r"encoder\..*": unchanged,  # ViT initializes itself
+        r".*norm\.weight": ones,
+        r".*bias": zeros,
+        r"decoder\..*\.out\.weight": normal(0.02 / (3 * c.layers) ** 0.5),  # a layer adds three of them
+        r"(target|head|.*table)\.weight": normal(c.width**-0.5),
+        r".*weight": glorot,
+    }

@@ -119,7 +119,9 @@ def test_a_trained_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys
     assert regard.load(out).predict([item], nbest=2, kind="beam") == ours.predict([item], nbest=2, kind="beam")
     assert run_readme(out, item, monkeypatch, capsys).strip("\n") == ours.predict(item)
     assert "bleu" in (out / "README.md").read_text()
-    regard.train("caption", TRAINED | {"model.encoder.pool": "mean", "model.positions.kind": "sinusoid"}, out=tmp_path / "m")
+    regard.train(
+        "caption", TRAINED | {"model.encoder.pool": "mean", "model.positions.kind": "sinusoid"}, out=tmp_path / "m"
+    )
     expected = r"model.encoder.pool=mean \(expected first.*model.positions.kind=sinusoid"
     with pytest.raises(UserError, match=expected):
         regard.convert(tmp_path / "m", to="huggingface", out=tmp_path / "no")
