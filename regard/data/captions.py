@@ -281,9 +281,10 @@ class CaptionPairs(Examples):
         """The place of the caption, where it is known; else that of the image."""
         examples, image = self.examples, int(self.images[index])
         while isinstance(examples, Subset):
-            examples, image = examples.examples, int(examples.indices[image])
+            image = int(examples.indices[image])
+            examples = examples.examples
         if isinstance(examples, CaptionedImages):
-            return examples.caption_places(image)[self.numbers[index]]
+            return examples.caption_places(image)[int(self.numbers[index])]
         return examples.location(image)
 
     def fingerprint(self) -> str:
