@@ -24,7 +24,7 @@ from .schema import (
     Train,
     TranslateDecode,
 )
-from .vision import DetectData, DetectDecode, ImageData, ImageDecode
+from .vision import CaptionData, CaptionDecode, DetectData, DetectDecode, ImageData, ImageDecode
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ AP, AP50 = Metric("ap", True), Metric("ap50", True)
 MICRO_F1, RMSE = Metric("micro_f1", True), Metric("rmse", False)
 PEARSON, SPEARMAN = Metric("pearson", True), Metric("spearman", True)
 OTHER_TARGETS = (MICRO_F1, RMSE, PEARSON, SPEARMAN)  # of several labels, and of numbers
+CIDER = Metric("cider", True)
 WER, CER = Metric("wer", False), Metric("cer", False)
 
 
@@ -77,6 +78,7 @@ BUILTIN = {
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
+    "caption": TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
 }
 TASKS = Registry("task", BUILTIN)

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from .decode import Seq2SeqDecode
 from .schema import Data, TableData
 from .types import Base, Count, Positive, Share, Strings
 
 
-class ImageData(TableData):
-    """Images with labels, and how they are changed in training."""
+class SquareImages(TableData):
+    """Images that are resized to squares, and how they are changed in training."""
 
-    names: Strings = ()  # of labels that are given by their index
     size: Count = 0  # side of the images in pixels; 0: model.image
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of each channel, subtracted
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of each channel, divided by
@@ -21,9 +21,15 @@ class ImageData(TableData):
     randaugment: Count = 0  # random operations on each image (1909.13719)
     strength: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these operations
     erase: Share = 0.0  # how often a random rectangle is erased
+    examples: Positive = 20000  # embedded training images
+
+
+class ImageData(SquareImages):
+    """Images with labels."""
+
+    names: Strings = ()  # of labels that are given by their index
     mixup: Annotated[float, Field(ge=0)] = 0.0  # alpha of mixup (1710.09412); 0: off
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # alpha of CutMix (1905.04899); with mixup, each half of the time
-    examples: Positive = 20000  # embedded training images
 
 
 class ImageDecode(Base):
@@ -32,6 +38,32 @@ class ImageDecode(Base):
     top: Count = 0  # number of most likely labels, with probabilities; 0: the best one only
     normalize: bool = True  # embeddings have length 1
     batch: Positive = 32  # images per batch
+
+
+class CaptionData(SquareImages):
+    """Images with captions. A mirrored image may not fit its caption: "left of" would be wrong."""
+
+    max_tokens: Positive = 256  # of a caption
+    crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # the smallest share of an image that training crops; 1: no crop
+    flip: bool = False  # mirror half of the images
+    shapes: Annotated[int, Field(ge=1, le=3)] = 2  # of an embedded scene, at most
+
+
+class CaptionDecode(Seq2SeqDecode):
+    """Decoding of captions. max_tokens=0: at most 100 tokens."""
+
+    batch: Positive = 32  # images per batch
+
+    @model_validator(mode="after")
+    def _check_images(self) -> "CaptionDecode":
+        if self.split:
+            raise ValueError("decode.split is true, but an image has no sentences; set it to false")
+        if self.encoder_no_repeat_ngram_size:
+            raise ValueError(
+                f"decode.encoder_no_repeat_ngram_size is {self.encoder_no_repeat_ngram_size}, but an image has no "
+                "tokens; set it to 0"
+            )
+        return self
 
 
 Triple = tuple[float, float, float]

@@ -213,6 +213,7 @@ if TYPE_CHECKING:
     from . import (
         bert,
         bigbird,
+        captioner,
         cmlm,
         cnn,
         detr,
@@ -231,10 +232,11 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
     _: tuple[Family, ...] = (
-        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech, whisper, nat, cmlm,
+        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, captioner, speech, whisper, nat,
+        cmlm,
     )  # fmt: skip
 
-    def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
+    def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
 
     def _check_speech(model: speech.Model | whisper.Model) -> SpeechModel:

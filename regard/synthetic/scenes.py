@@ -95,7 +95,7 @@ def _place(
     for _ in range(TRIES):
         size, turn = rng.uniform(SMALLEST, LARGEST), rng.uniform(-0.4, 0.4)
         center = rng.uniform(size / 2, SIDE - size / 2, 2)
-        outlines = [_turned(outline, size / 2, turn, center) for outline in OUTLINES[label]]
+        outlines = [turn_outline(outline, size / 2, turn, center) for outline in OUTLINES[label]]
         points = np.array([point for outline in outlines for point in outline])
         box = [*points.min(0), *points.max(0)]
         if min(box) >= 0 and max(box) <= SIDE and all(_shared(box, other) <= OVERLAP for other in others):
@@ -103,7 +103,7 @@ def _place(
     return [], None
 
 
-def _turned(outline: Sequence[Point], radius: float, turn: float, center: np.ndarray) -> list[Point]:
+def turn_outline(outline: Sequence[Point], radius: float, turn: float, center: np.ndarray) -> list[Point]:
     cos, sin = math.cos(turn) * radius, math.sin(turn) * radius
     return [(center[0] + x * cos - y * sin, center[1] + x * sin + y * cos) for x, y in outline]
 

@@ -27,6 +27,7 @@ NAMES = (
     "spans",
     "classify-image",
     "detect",
+    "caption",
     "transcribe",
 )
 BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name.replace('-', '_')}" for name in NAMES}

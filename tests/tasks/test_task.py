@@ -22,6 +22,7 @@ FITTING = {
     "masked": "bert longformer bigbird",
     "classify-image": "vit",
     "detect": "detr",
+    "caption": "captioner",
     "transcribe": "speech whisper",
 }
 

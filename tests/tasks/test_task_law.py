@@ -28,7 +28,7 @@ import regard
 from regard.config.tasks import TASKS
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS
-from regard.synthetic import dates, digits, language_id, morse, python_tags, scenes, stdlib
+from regard.synthetic import captions, dates, digits, language_id, morse, python_tags, scenes, stdlib
 from regard.training import curves
 
 WORLD = 2
@@ -50,6 +50,7 @@ CHANGED = {
     "data.curriculum": True,
 }
 SPEECH = {**FEW, "model.inner": 48, "model.decoder_layers": 1, "model.channels": 4, "train.tokens": 1500, **CHANGED}
+ENCODER = {"model.encoder.image": 32, "model.encoder.layers": 1, "data.crop": 0.5, "data.color": 0.3, "data.erase": 0.5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "language": ("language", {**LANGUAGE, "model.family": "gpt", "model.inner": 48}),
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 20, "model.inner": 48, "train.batch": 4}),
@@ -73,6 +74,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED},
     ),
     "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
+    "caption": ("caption", {**FEW, **GENERATE, **ENCODER, "model.inner": 48, "train.batch": 6}),
     "transcribe": ("transcribe", {**SPEECH, "data.speed": (0.9, 1.0, 1.1), "data.noise": 0.5, "decode.max_tokens": 6}),
     "transcribe masked": ("transcribe", {**SPEECH, "decode.kind": "ctc", "decode.segment": 0.5}),
 }
@@ -103,6 +105,7 @@ def small_embedded_data() -> Iterator[None]:
         (python_tags, "HELD_OUT", 20),
         (digits, "HELD_OUT", 20),
         (scenes, "HELD_OUT", 20),
+        (captions, "HELD_OUT", 20),
         (morse, "HELD_OUT", 8),
         (stdlib, "stdlib_files", cache(partial(one_module, stdlib.stdlib_files))),
         (curves, "draw", lambda folder: None),
@@ -120,7 +123,7 @@ def one_module(files: Callable[[str], list[Path]], split: str) -> list[Path]:
 
 
 def inputs_of(case: str) -> list[Any]:
-    if case in ("classify-image", "detect"):
+    if case in ("classify-image", "detect", "caption"):
         return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
     if case.startswith("transcribe"):
         return [morse.MorseExamples("test", 4)[number][0] for number in range(4)]
