@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from .audio import SoundData, SpeechEval, TranscribeDecode
+from .multitask import MultitaskData, MultitaskDecode, MultitaskEval
 from .registry import Registry
 from .schema import (
     Base,
@@ -71,5 +72,6 @@ BUILTIN = {
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
+    "multitask": TaskSettings(MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval),
 }
 TASKS = Registry("task", BUILTIN)

@@ -24,6 +24,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "detr": "regard.families.detr",
     "speech": "regard.families.speech",
     "whisper": "regard.families.whisper",
+    "omni": "regard.families.omni",
     "nat": "regard.families.nat",
     "cmlm": "regard.families.cmlm",
 }

@@ -222,8 +222,10 @@ def _units(word: str) -> float:
 class MorseExamples(Examples):
     """Recordings and their texts, made when they are needed: a pure function of the split and the number."""
 
-    def __init__(self, split: str, count: int) -> None:
+    def __init__(self, split: str, count: int, drills: bool | None = None) -> None:
+        """`drills`: most texts have one to three characters; None: in training alone."""
         self.split, self.count_of = split, count
+        self.drills = split == "train" if drills is None else drills
         self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
         self._lengths: dict[int, int] = {}  # that were asked for
 
@@ -255,7 +257,7 @@ class MorseExamples(Examples):
         return self.length(index) / RATE
 
     def _text(self, rng: np.random.Generator) -> str:
-        return random_text(rng, drills=self.split == "train")
+        return random_text(rng, self.drills)
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([SEEDS[self.split], index])
@@ -264,10 +266,17 @@ class MorseExamples(Examples):
         return f"{self.name}, recording {index + 1}"
 
     def fingerprint(self) -> str:
-        return f"morse {self.split} {len(self)}"
+        drilled = " drills" if self.drills and self.split != "train" else ""
+        return f"morse {self.split} {len(self)}{drilled}"
 
 
 def make_morse(examples: int) -> dict[str, Examples]:
     """Train, valid and test: other texts, hands and radios."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
     return {split: MorseExamples(split, count) for split, count in counts.items()}
+
+
+def make_drills(examples: int) -> dict[str, Examples]:
+    """As `make_morse`, but the texts of valid and test are as short as those of train."""
+    counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
+    return {split: MorseExamples(split, count, drills=True) for split, count in counts.items()}

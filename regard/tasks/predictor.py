@@ -166,6 +166,14 @@ class FileItems(Protocol):
 
 
 @runtime_checkable
+class LineItems(Protocol):
+    """A predictor of files whose items may also be texts: lines of stdin are texts, not names of files."""
+
+    def text_item(self, line: str) -> Any:
+        """A line as an item."""
+
+
+@runtime_checkable
 class Embedding(Protocol):
     """A predictor that gives vectors of its items."""
 

@@ -17,6 +17,8 @@ from .finite import require_finite
 from .requests import (
     LanguageRequest,
     LanguageResult,
+    MultitaskRequest,
+    MultitaskResult,
     TranscribeRequest,
     TranscribeResult,
     TranslateRequest,
@@ -80,8 +82,8 @@ class TextGeneration:
 
     def answer(
         self,
-        request: TranslateRequest | LanguageRequest | TranscribeRequest,
-        result: TranslateResult | LanguageResult | TranscribeResult,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest | MultitaskRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult | MultitaskResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..families.protocols import SpeechModel, as_module
+from ..families.protocols import Seq2SeqModel, SpeechModel, as_module
 from ..look import CrossAttentionView, record_attention
 from ..parts import Encoded, Inputs
 from ..parts.ctc import force_align
@@ -14,6 +14,30 @@ from ..processors.base import Array
 from ..processors.sound_frames import SoundFrames
 from ..processors.tokenizers import Tokenizer
 from .transcripts import Span, TokenTrace
+
+
+def known_target(
+    model: Seq2SeqModel,
+    tokenizer: Tokenizer,
+    encoded: Encoded,
+    tokens: Sequence[int],
+    prompt: Sequence[int],
+    positions: list[str],
+) -> tuple[list[float], CrossAttentionView]:
+    """The log-probabilities of tokens and END after a prompt (START), and where the decoder attends.
+
+    `positions` names those of the encoder.
+    """
+    device, before = encoded.states.device, len(prompt) - 1  # rows that predict the prompt itself
+    inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=device))
+    with record_attention(as_module(model)) as maps:
+        logits = model.logits(model.decode(inputs, encoded)[0, before:])
+    labels = torch.tensor([*tokens, tokenizer.end], device=device)
+    logprobs: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
+    pieces = [*tokenizer.pieces(tokens), "■"]
+    kept = {path: each[0, :, before:].cpu() for path, each in maps.items()}
+    own = {path: each if path.endswith(".cross") else each[:, :, before:] for path, each in kept.items()}
+    return logprobs, CrossAttentionView(positions, pieces, own)
 
 
 class TokenTimes:
@@ -64,18 +88,8 @@ class TokenTimes:
         self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int] = ()
     ) -> tuple[list[float], CrossAttentionView]:
         """The log-probabilities of tokens and END by the decoder, after a prompt (START), and where it attends."""
-        prompt = prompt or (self.target.start,)
-        before = len(prompt) - 1  # rows that predict the prompt itself
-        inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
-        with record_attention(as_module(self.model)) as maps:
-            logits = self.model.logits(self.model.decode(inputs, encoded)[0, before:])
-        labels = torch.tensor([*tokens, self.target.end], device=self.device)
-        logprobs: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
         times = [f"{self.center(place):.2f}" for place in range(encoded.states.size(1))]
-        pieces = [*self.target.pieces(tokens), "■"]
-        kept = {path: each[0, :, before:].cpu() for path, each in maps.items()}
-        own = {path: each if path.endswith(".cross") else each[:, :, before:] for path, each in kept.items()}
-        return logprobs, CrossAttentionView(times, pieces, own)
+        return known_target(self.model, self.target, encoded, tokens, prompt or (self.target.start,), times)
 
     def view(self, frames: Array, tokens: Sequence[int]) -> CrossAttentionView:
         """The attention weights of the decoder while it writes these tokens."""

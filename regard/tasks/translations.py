@@ -12,7 +12,7 @@ from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
-from .requests import TranscribeRequest, TranslateRequest, TranslateResult, Translation
+from .requests import MultitaskRequest, TranscribeRequest, TranslateRequest, TranslateResult, Translation
 
 OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
@@ -31,7 +31,7 @@ def make_requests(
 
 
 def changed_settings(
-    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest],
+    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[MultitaskRequest],
     run: Seq2SeqDecode,
     batch: int | None,
     names: tuple[str, ...] = OWN_SETTINGS,
@@ -51,7 +51,9 @@ def changed_settings(
     return changes
 
 
-def constraints_of(request: TranslateRequest | TranscribeRequest, run: Seq2SeqDecode) -> ConstraintRequest:
+def constraints_of(
+    request: TranslateRequest | TranscribeRequest | MultitaskRequest, run: Seq2SeqDecode
+) -> ConstraintRequest:
     """The constraints of a request; those that it leaves out are the run's."""
     return ConstraintRequest(
         run.prefix if request.prefix is None else request.prefix,
@@ -74,7 +76,7 @@ def translate_result(
     texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], constraints: Constraints, details: bool
 ) -> TranslateResult:
     """The result of one text. `traces` is empty without details."""
-    nbest = [_translation(text, each, constraints) for text, each in zip(texts, hypotheses, strict=True)]
+    nbest = [make_translation(text, each, constraints) for text, each in zip(texts, hypotheses, strict=True)]
     if details:
         nbest = [_traced(own, trace) for own, trace in zip(nbest, traces, strict=True)]
     best = nbest[0] if nbest else Translation("", missing=tuple(constraints.missing("")))
@@ -87,7 +89,7 @@ def translate_result(
     )
 
 
-def _translation(text: str, hypothesis: Hypothesis, constraints: Constraints) -> Translation:
+def make_translation(text: str, hypothesis: Hypothesis, constraints: Constraints) -> Translation:
     given = len(constraints.prefix)
     return Translation(
         text,
