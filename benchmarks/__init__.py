@@ -11,7 +11,10 @@ from typing import Any
 from regard.errors import UserError
 from regard.files import check_picture_path
 
-BENCHMARKS = ("big-file", "encode", "generate", "long", "scaling", "speech", "translate", "tune", "vision", "whisper")
+BENCHMARKS = (
+    "big-file", "encode", "generate", "long", "multimodal", "scaling", "speech", "translate", "tune", "vision",
+    "whisper",
+)  # fmt: skip
 
 
 def bench(

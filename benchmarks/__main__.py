@@ -20,7 +20,7 @@ def run(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="translate, generate, encode, long, scaling, speech, tune, vision, whisper or big-file.",
+            help="translate, generate, encode, long, multimodal, scaling, speech, tune, vision, whisper or big-file.",
         ),
     ],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from .audio import SoundSettings, SpeechEval
 from .decode import Seq2SeqDecode
@@ -22,6 +22,7 @@ class MultitaskData(SoundSettings, SquareImages):
     max_tokens: Positive = 256  # of a text or a target
     weights: Strings = ()  # of the tasks in sampling, such as dates:2,scenes:1; empty: by number of examples
     sources: Strings = EMBEDDED  # of the embedded data
+    shapes: Annotated[int, Field(ge=1, le=3)] = 2  # of an embedded scene, at most
     examples: Positive = 8000  # embedded training examples of each source
 
     @field_validator("weights")

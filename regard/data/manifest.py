@@ -52,7 +52,8 @@ def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
         raise ValueError(f"{what}; expected one of {', '.join(KINDS)}, as in {EXAMPLE}")
     (kind,) = found
     value, target, task = record[kind], record.get("target"), record.get("task", kind)
-    if isinstance(value, str) and not value.strip() or kind == TEXT and not isinstance(value, str):
+    blank = isinstance(value, str) and not value.strip() and (required or kind != TEXT)
+    if blank or kind == TEXT and not isinstance(value, str):
         raise ValueError(f"no {kind} under {kind!r}; expected {'a text' if kind == TEXT else 'the path of a file'}")
     if required and (not isinstance(target, str) or not target.strip()):
         raise ValueError(f"no text under 'target'; expected what is written for the {kind}, as in {EXAMPLE}")

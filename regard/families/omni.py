@@ -130,6 +130,8 @@ class Model(nn.Module):
         x, mask = read[source.modality](source)
         x = x + self.modality[source.modality].to(x.dtype)
         states: Tensor = self.encoder(self.dropout(x), mask)
+        if self.places is not None:
+            states = self.places.add_to_input(states, mask.positions)
         return Encoded(states, mask.key_valid, source.segments)
 
     def _read_tokens(self, source: Inputs) -> tuple[Tensor, Mask]:
@@ -155,11 +157,7 @@ class Model(nn.Module):
         return logits
 
     def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), self._placed(encoded).cross(target))
-
-    def _placed(self, encoded: Encoded) -> Encoded:
-        states = encoded.states if self.places is None else self.places.add_to_input(encoded.states)
-        return Encoded(states, encoded.valid, encoded.segments)
+        return self._decode(target.values, target.mask(), encoded.cross(target))
 
     def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
         x = self.decoder.add_positions(self.embedding(tokens) * self.scale, mask.positions)
@@ -180,7 +178,7 @@ class Model(nn.Module):
 
     def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
         """`start` with a source that is encoded already."""
-        return self.decoder.cache(rows, capacity, self._placed(encoded).cross())
+        return self.decoder.cache(rows, capacity, encoded.cross())
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
         return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))

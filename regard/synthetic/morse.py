@@ -189,6 +189,11 @@ def random_text(rng: np.random.Generator, drills: bool = False) -> str:
     return " ".join(words)
 
 
+def random_drill(rng: np.random.Generator) -> str:
+    """A single character, or as often a group of two or three."""
+    return _group(CHARACTERS, rng, 1, 1) if rng.random() < 0.5 else _group(CHARACTERS, rng, 2, 3)
+
+
 def _random_word(rng: np.random.Generator) -> str:
     kind = rng.random()
     if kind < 0.45:
@@ -222,10 +227,9 @@ def _units(word: str) -> float:
 class MorseExamples(Examples):
     """Recordings and their texts, made when they are needed: a pure function of the split and the number."""
 
-    def __init__(self, split: str, count: int, drills: bool | None = None) -> None:
-        """`drills`: most texts have one to three characters; None: in training alone."""
-        self.split, self.count_of = split, count
-        self.drills = split == "train" if drills is None else drills
+    def __init__(self, split: str, count: int, drills: bool = False) -> None:
+        """`drills`: all texts have one to three characters; else most of those in train."""
+        self.split, self.count_of, self.drills = split, count, drills
         self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
         self._lengths: dict[int, int] = {}  # that were asked for
 
@@ -257,7 +261,7 @@ class MorseExamples(Examples):
         return self.length(index) / RATE
 
     def _text(self, rng: np.random.Generator) -> str:
-        return random_text(rng, self.drills)
+        return random_drill(rng) if self.drills else random_text(rng, drills=self.split == "train")
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([SEEDS[self.split], index])
@@ -266,8 +270,7 @@ class MorseExamples(Examples):
         return f"{self.name}, recording {index + 1}"
 
     def fingerprint(self) -> str:
-        drilled = " drills" if self.drills and self.split != "train" else ""
-        return f"morse {self.split} {len(self)}{drilled}"
+        return f"morse {self.split} {len(self)}{' drills' * self.drills}"
 
 
 def make_morse(examples: int) -> dict[str, Examples]:
@@ -277,6 +280,6 @@ def make_morse(examples: int) -> dict[str, Examples]:
 
 
 def make_drills(examples: int) -> dict[str, Examples]:
-    """As `make_morse`, but the texts of valid and test are as short as those of train."""
+    """As `make_morse`, with texts of one to three characters."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
     return {split: MorseExamples(split, count, drills=True) for split, count in counts.items()}

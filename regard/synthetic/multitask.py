@@ -11,14 +11,13 @@ from .dates import make_dates
 from .morse import make_drills
 
 LOCALES = ("en", "de")  # of the dates
-SHAPES = 2  # of a scene, at most
 
 
 def make_multitask(data: MultitaskData, split: str) -> Examples:
     """The train, valid or test split of the sources in data.sources."""
     sources: dict[str, tuple[str, Callable[[], Examples]]] = {
         "dates": (TEXT, lambda: make_dates(LOCALES, data.examples, seed=1)[split]),
-        "scenes": (IMAGE, lambda: make_captions(data.examples, SHAPES)[split]),
+        "scenes": (IMAGE, lambda: make_captions(data.examples, data.shapes)[split]),
         "morse": (AUDIO, lambda: make_drills(data.examples)[split]),
     }
     chosen = [(name, *sources[name]) for name in data.sources]

@@ -27,7 +27,7 @@ import regard
 from regard.config.tasks import TASKS
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS
-from regard.synthetic import dates, digits, language_id, morse, python_tags, scenes, stdlib
+from regard.synthetic import captions, dates, digits, language_id, morse, python_tags, scenes, stdlib
 from regard.training import curves
 
 WORLD = 2
@@ -49,6 +49,8 @@ CHANGED = {
     "data.curriculum": True,
 }
 SPEECH = {**FEW, "model.inner": 48, "model.decoder_layers": 1, "model.channels": 4, "train.tokens": 1500, **CHANGED}
+MIXED = {**FEW, "model.inner": 48, "model.decoder_layers": 1, "model.channels": 4, "model.image": 32, "model.patch": 16}
+MIXED |= {"model.ctc.weight": 0.3, "train.tokens": 600, "data.weights": "dates:1,scenes:2,morse:1", "data.bins": 20}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "language": ("language", {**LANGUAGE, "model.family": "gpt", "model.inner": 48}),
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 20, "model.inner": 48, "train.batch": 4}),
@@ -67,6 +69,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
     "transcribe": ("transcribe", {**SPEECH, "data.speed": (0.9, 1.0, 1.1), "data.noise": 0.5, "decode.max_tokens": 6}),
+    "multitask": (
+        "multitask",
+        {**MIXED, "data.frame_masks": 1, "data.flip": True, "decode.max_tokens": 6},
+    ),
     "transcribe masked": ("transcribe", {**SPEECH, "decode.kind": "ctc", "decode.segment": 0.5}),
 }
 TEXTS = ["4 July 2026", "the 1st of May", "def f(x): return x", "Monday"]
@@ -89,6 +95,7 @@ def small_embedded_data() -> Iterator[None]:
         (python_tags, "HELD_OUT", 20),
         (digits, "HELD_OUT", 20),
         (scenes, "HELD_OUT", 20),
+        (captions, "HELD_OUT", 8),
         (morse, "HELD_OUT", 8),
         (stdlib, "stdlib_files", cache(partial(one_module, stdlib.stdlib_files))),
         (curves, "draw", lambda folder: None),
@@ -110,6 +117,8 @@ def inputs_of(case: str) -> list[Any]:
         return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
     if case.startswith("transcribe"):
         return [morse.MorseExamples("test", 4)[number][0] for number in range(4)]
+    if case == "multitask":
+        return [TEXTS[0], np.full((20, 30), 90, np.uint8), morse.MorseExamples("test", 4)[0][0], TEXTS[1]]
     return ["a <mask> b", "<mask>", "May <mask>"] if case == "masked" else TEXTS
 
 
