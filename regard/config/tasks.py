@@ -22,7 +22,7 @@ from .schema import (
     TextEval,
     TranslateDecode,
 )
-from .vision import DetectData, DetectDecode, ImageData, ImageDecode
+from .vision import CaptionData, CaptionDecode, DetectData, DetectDecode, ImageData, ImageDecode
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ BITS_PER_BYTE, WORD_PERPLEXITY = Metric("bits_per_byte", False), Metric("word_pe
 BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", True)
 ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
 AP, AP50 = Metric("ap", True), Metric("ap50", True)
+CIDER = Metric("cider", True)
 WER, CER = Metric("wer", False), Metric("cer", False)
 
 
@@ -71,6 +72,7 @@ BUILTIN = {
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
+    "caption": TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
     "multitask": TaskSettings(MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval),
 }

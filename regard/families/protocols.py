@@ -178,6 +178,7 @@ if TYPE_CHECKING:
     from . import (
         bert,
         bigbird,
+        captioner,
         cmlm,
         cnn,
         detr,
@@ -197,10 +198,11 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
     _: tuple[Family, ...] = (
-        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech, whisper, nat, cmlm, omni,
+        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, captioner, speech, whisper, nat,
+        cmlm, omni,
     )  # fmt: skip
 
-    def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
+    def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
 
     def _check_speech(model: speech.Model | whisper.Model | omni.Model) -> SpeechModel:

@@ -27,6 +27,7 @@ from .huggingface import (
     longformer_export,
     marian_export,
     t5_export,
+    vision_encoder_decoder,
     vit,
     whisper,
     whisper_export,
@@ -91,6 +92,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "whisper"): Exporter(
         "a Whisper folder", whisper.unsupported, whisper_export.write, whisper_export.check, whisper_export.usage,
         lambda c: "automatic-speech-recognition",
+    ),
+    ("huggingface", "captioner"): Exporter(
+        "a VisionEncoderDecoder folder", vision_encoder_decoder.unsupported, vision_encoder_decoder.write,
+        vision_encoder_decoder.check, vision_encoder_decoder.usage, lambda c: "image-to-text",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

@@ -4,6 +4,8 @@ from dataclasses import asdict, fields
 
 from .base import Record
 from .requests import (
+    Caption,
+    CaptionResult,
     ClassifyResult,
     Completion,
     LanguageResult,
@@ -22,6 +24,7 @@ EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
 TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
 MULTITASK = tuple(name for name in TRANSLATION if name != "word_alignment")
+CAPTION = tuple(field.name for field in fields(Caption) if field.name != "length")
 COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
 
@@ -51,6 +54,10 @@ def multitask_record(result: MultitaskResult) -> Record:
     """The best hypothesis with its kind and task, and all of them as `nbest`."""
     names = ("kind", "task", *MULTITASK)
     return _record(result, (*names, "positions")) | {"nbest": [_record(each, MULTITASK) for each in result.nbest]}
+
+
+def caption_record(result: CaptionResult) -> Record:
+    return _record(result, CAPTION) | {"nbest": [_record(each, CAPTION) for each in result.nbest]}
 
 
 def completion_record(result: LanguageResult) -> Record:

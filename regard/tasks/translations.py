@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..config.schema import Seq2SeqDecode
 from ..decode import Hypothesis, TokenRules
@@ -12,8 +12,18 @@ from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
-from .requests import MultitaskRequest, TranscribeRequest, TranslateRequest, TranslateResult, Translation
+from .requests import (
+    CaptionRequest,
+    MultitaskRequest,
+    TranscribeRequest,
+    TranslateRequest,
+    TranslateResult,
+    Translation,
+)
 
+AnyRequests: TypeAlias = (
+    Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest] | Sequence[MultitaskRequest]
+)
 OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
 
@@ -31,7 +41,7 @@ def make_requests(
 
 
 def changed_settings(
-    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[MultitaskRequest],
+    requests: AnyRequests,
     run: Seq2SeqDecode,
     batch: int | None,
     names: tuple[str, ...] = OWN_SETTINGS,
@@ -52,7 +62,7 @@ def changed_settings(
 
 
 def constraints_of(
-    request: TranslateRequest | TranscribeRequest | MultitaskRequest, run: Seq2SeqDecode
+    request: TranslateRequest | TranscribeRequest | CaptionRequest | MultitaskRequest, run: Seq2SeqDecode
 ) -> ConstraintRequest:
     """The constraints of a request; those that it leaves out are the run's."""
     return ConstraintRequest(

@@ -243,25 +243,25 @@ def test_gradients_of_a_step_do_not_depend_on_accumulation(run):
         torch.testing.assert_close(gradients[1][name], each, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("task", ["translate", "transcribe"])
+@pytest.mark.parametrize("task", ["translate", "caption", "transcribe"])
 def test_single_tasks_train_the_same_family(task, tmp_path):
-    own = {"translate": {"data.examples": 30}, "transcribe": {"data.examples": 8, "model.ctc.weight": 0.3}}
-    left = ("data.crop", "data.flip", "train.metric", *(("data.rate", "data.bins") if task == "translate" else ()))
+    own = {"transcribe": {"data.examples": 8, "model.ctc.weight": 0.3}}.get(task, {"data.examples": 30})
+    left = ("data.crop", "data.flip", "train.metric", *(("data.rate", "data.bins") if task != "transcribe" else ()))
     given = {key: value for key, value in SETTINGS.items() if key not in left}
-    given |= {"model.family": "omni", "train.steps": 1, "train.eval_every": 99, **own[task]}
+    given |= {"model.family": "omni", "train.steps": 1, "train.eval_every": 99, **own}
     with mock.patch.object(curves, "draw", lambda folder: None), small_data():
         found = regard.train(task, given, out=tmp_path / "run")
-    assert found.run.model.inputs == {"translate": ("tokens",), "transcribe": ("frames",)}[task]
-    assert isinstance(found.predict({"translate": "4 July 2026", "transcribe": SOUND}[task]), str)
+    assert found.run.model.inputs == {"translate": ("tokens",), "caption": ("pixels",), "transcribe": ("frames",)}[task]
+    assert isinstance(found.predict({"translate": "4 July 2026", "caption": IMAGE, "transcribe": SOUND}[task]), str)
 
 
 def small_data():
     from contextlib import ExitStack
 
-    from regard.synthetic import dates, morse
+    from regard.synthetic import captions, dates, morse
 
     stack = ExitStack()
-    for module in (dates, morse):
+    for module in (captions, dates, morse):
         stack.enter_context(mock.patch.object(module, "HELD_OUT", 4))
     return stack
 
