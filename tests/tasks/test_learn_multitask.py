@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from regard.config.multitask import EMBEDDED
+from regard.synthetic.multitask import SHARES
 
 SHORT = {"train.steps": 250, "train.eval_every": 250, "train.save_every": 250}
 SHORT_EXACT = {"dates": 0.05, "scenes": 0.5, "morse": 0.05}
@@ -37,9 +38,10 @@ def test_one_model_learns_what_three_single_models_learn(tmp_path):
     """A step of a single model has as many examples of its source as a step of the joint model."""
     began = time.monotonic()
     joint = train(tmp_path / "all", {})
-    batch = regard.resolve("multitask", {}).run.train.batch // len(EMBEDDED)
+    batch = regard.resolve("multitask", {}).run.train.batch
     for source in EMBEDDED:
-        single = train(tmp_path / source, {"data.sources": source, "train.batch": batch})[source]
+        own = round(batch * SHARES[source] / sum(SHARES.values()))
+        single = train(tmp_path / source, {"data.sources": source, "train.batch": own})[source]
         print(f"{source}: exact {joint[source]:.4f} in one model, {single:.4f} alone")
         assert joint[source] >= SHARE * single
     seconds = time.monotonic() - began
