@@ -246,6 +246,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         return self.kinds[name]
 
     def _task(self, item: Item) -> str:
+        self._kind(item.kind)  # refuses one that the run cannot read
         return self.tags.choose(item.kind, self.run.decode.task if item.task is None else item.task)
 
     def _source(self, item: Item) -> SourceInputs:

@@ -201,6 +201,8 @@ def test_a_run_reads_the_kinds_that_it_learned(tmp_path):
     )
     with pytest.raises(UserError, match="this run reads text, but an input is of kind image; leave it out"):
         texts.predict(IMAGE, task="reverse")
+    with pytest.raises(UserError, match="this run reads text, but an input is of kind audio; leave it out"):
+        texts.score(SOUND, "a")
     values = json.loads((tmp_path / "run" / "run.json").read_text())
     del values["processors"]["task"]
     (tmp_path / "run" / "run.json").write_text(json.dumps(values))
@@ -267,6 +269,8 @@ def small_data():
 
 
 def test_one_vocabulary(tmp_path):
+    with pytest.raises(UserError, match="the positions of patches need a width that 4 divides, not 34"):
+        regard.resolve("multitask", {"model.width": 34, "model.heads": 2})
     with pytest.raises(UserError, match="model.target_vocab is .*, but model.family=omni has one vocabulary; use"):
         regard.train(
             "translate",
