@@ -46,6 +46,7 @@ class CaptionData(SquareImages, TableData):
     max_tokens: Positive = 256  # of a caption
     crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # the smallest share of an image that training crops; 1: no crop
     flip: bool = False  # mirror half of the images
+    shapes: Annotated[int, Field(ge=1, le=3)] = 2  # of an embedded scene, at most
 
 
 class CaptionDecode(Seq2SeqDecode):

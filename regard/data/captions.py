@@ -21,6 +21,7 @@ from .boxes import ImageFiles, StoredImage
 from .coco import coco_captions
 from .columns import MediaValue, Role, text_value
 from .examples import Examples
+from .holdout import Subset
 from .images import PATH, SKIP_HINT, is_image_name
 from .line_index import BLANK
 from .media import RECORD, MediaExamples, is_tree, join_examples, open_files, readable
@@ -198,7 +199,7 @@ class CaptionedImages(MediaExamples):
             groups.setdefault(record.key, []).append(record)
         found = list(groups.values())
         kept, self.problem = readable((_problem(each[0], invalid == "skip") for each in found), invalid, SKIP_HINT)
-        self.groups = [found[number] for number in kept.tolist()]
+        self.groups: list[list[CaptionRecord]] = [found[number] for number in kept.tolist()]
         self.counts, self.facts = ({}, []) if table is None else (dict(table.counts), table.table.facts())
         self.counts |= {"examples": len(self.groups), "unreadable": len(found) - len(kept)}
         if files is not None:
@@ -215,6 +216,10 @@ class CaptionedImages(MediaExamples):
 
     def location(self, index: int) -> str:
         return self.groups[index][0].place
+
+    def caption_places(self, index: int) -> list[str]:
+        """The place of every caption of an image."""
+        return [each.place for each in self.groups[index] for _ in each.captions.split("\t")]
 
     def fingerprint(self) -> str:
         state = hashlib.blake2b(digest_size=16)
@@ -273,7 +278,13 @@ class CaptionPairs(Examples):
         return found.split("\t")[self.numbers[index]] if side == 1 else found
 
     def location(self, index: int) -> str:
-        return self.examples.location(int(self.images[index]))
+        """The place of the caption, where it is known; else that of the image."""
+        examples, image = self.examples, int(self.images[index])
+        while isinstance(examples, Subset):
+            examples, image = examples.examples, int(examples.indices[image])
+        if isinstance(examples, CaptionedImages):
+            return examples.caption_places(image)[self.numbers[index]]
+        return examples.location(image)
 
     def fingerprint(self) -> str:
         return self.examples.fingerprint()

@@ -18,9 +18,9 @@ COLORS: Mapping[str, tuple[int, int, int]] = {
 }  # fmt: skip
 TINT, GRAY, NOISE = 10, (110, 150), 5  # levels: of a color, of the background, and the standard deviation of the noise
 MOST = 3  # shapes of a scene
-SIZES = (22, 36), (20, 29), (16, 20)  # pixels of a shape: smallest and largest, in scenes of one, two and three shapes
+SIZES = (26, 32), (24, 29), (17, 20)  # pixels of a shape: smallest and largest, in scenes of one, two and three shapes
 ASIDE = 8  # pixels between a shape and the middle line of its row or column, at most
-TURN = 0.2  # radians, at most, in both directions
+TURN = 0.1  # radians, at most, in both directions
 SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 500  # images for validation, and for test
 

@@ -281,7 +281,7 @@ def with_max_vocab(run: Run) -> Run:
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     """A split of the data; the embedded data are scenes of shapes. Training reads every caption of an image."""
     data = run.data
-    embedded = lambda: make_captions(data.examples)[split]  # noqa: E731
+    embedded = lambda: make_captions(data.examples, data.shapes)[split]  # noqa: E731
     read = lambda files: captioned_images(files, data)  # noqa: E731
     examples = open_split(run, split, sides, read, embedded, "images/,captions.tsv")
     return CaptionPairs(examples) if split == "train" else examples

@@ -108,7 +108,9 @@ def test_tables_group_the_captions_of_an_image(tmp_path: Path) -> None:
     pairs = CaptionPairs(one)
     assert list(pairs.texts(1)) == ["a dog", "two dogs", "a cat"] == [text for _, text in pairs]
     assert (
-        pairs.location(1) == one.location(0) and pairs.fingerprint() == one.fingerprint() and len(pairs.report()) == 2
+        pairs.location(1) == f"{images}/captions.tsv:3"
+        and pairs.fingerprint() == one.fingerprint()
+        and len(pairs.report()) == 2
     )
     assert [name for name, _ in open_captioned(str(images / "captions.tsv"), CaptionData())][0] == str(images / "a.png")
     assert (
@@ -144,6 +146,9 @@ def test_images_are_held_out_with_all_their_captions(tmp_path: Path) -> None:
     run = regard.resolve("caption", {"data.train": str(tmp_path / "c.tsv"), "data.holdout": 0.34}).run
     train, valid = (data_split(run, split) for split in ("train", "valid"))
     assert len(train) == 8 and len(valid) == 2
+    caption = train.text(1, 1)
+    line = (tmp_path / "c.tsv").read_text().splitlines().index(f"{caption[-1]}.png\t{caption}") + 1
+    assert train.location(1) == f"{tmp_path}/c.tsv:{line}"
     held = {text[-1] for text in sides(valid)}
     assert len(held) == 2 and not held & {text[-1] for text in train.texts(1)}
 

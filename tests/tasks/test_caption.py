@@ -30,7 +30,13 @@ from regard.tasks.image_generation import caption_result
 from regard.tasks.requests import CaptionRequest
 from regard.training import curves
 
-ENCODER = {"model.encoder.image": 16, "model.encoder.patch": 8, "model.encoder.width": 24, "model.encoder.layers": 1}
+ENCODER = {
+    "model.encoder.pool": "first",
+    "model.encoder.image": 16,
+    "model.encoder.patch": 8,
+    "model.encoder.width": 24,
+    "model.encoder.layers": 1,
+}
 TINY = {
     **ENCODER, "model.width": 32, "model.layers": 2, "model.inner": 32, "data.examples": 30, "train.steps": 2,
     "train.warmup": 1, "train.batch": 8, "train.eval_every": 2, "train.save_every": 1, "train.metric": "loss",
@@ -185,9 +191,8 @@ def test_training_on_files_with_several_captions(tmp_path: Path, capsys: pytest.
     job = prepare(regard.load(out).run, {}, torch.device("cpu"))
     assert sum(len(batch["source"]) for step in job.steps(0, 0) for batch in step.micro_batches) == 9
     facts = job.describe_data()
-    assert (
-        "1 examples left out because they have a caption of more than 128 tokens (model.positions.tokens)" in facts[-1]
-    )
+    assert facts[-1].startswith("1 of 10 examples left out because they have a caption of more than 128 tokens")
+    assert facts[-1].endswith(f"(model.positions.tokens), such as {table}:10")
     assert main(["predict", str(out), str(tmp_path / "0.png"), str(tmp_path / "1.png")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["predict", str(out), str(tmp_path / "0.png"), "--json"]) == 0
@@ -217,8 +222,8 @@ def test_mistakes_end_with_one_sentence(run: Path, tmp_path: Path, capsys: pytes
         "model.family=vit",
         "--dry",
     )
-    with pytest.raises(UserError, match="a caption of data.valid has .* tokens with END and the model has 9 positions"):
-        regard.train("caption", TINY | {"model.positions.tokens": 9}, out=tmp_path / "no")
+    with pytest.raises(UserError, match="a caption of data.valid has .* tokens with END and the model has 6 positions"):
+        regard.train("caption", TINY | {"model.positions.tokens": 6}, out=tmp_path / "no")
     about = json.loads((run / "run.json").read_text())
     del about["processors"]["image"]
     shutil.copytree(run, tmp_path / "without")

@@ -53,3 +53,22 @@ def test_scenes_at_full_size(tmp_path):
     print(f"scenes: {metrics['seconds']:.0f} s, AP50 {metrics['ap50']:.4f}, AP {metrics['ap']:.4f}")
     assert metrics["ap50"] >= 0.85
     assert metrics["seconds"] < 600
+
+
+@pytest.mark.learn
+def test_captions(tmp_path):
+    """Scenes of one shape, with a part of the training of the recipe."""
+    settings = {"train__steps": 500, "train__eval_every": 500, "data__examples": 8000, "data__shapes": 1}
+    metrics = train("caption", tmp_path / "run", **settings)
+    print(f"captions of one shape, 500 steps: {metrics['seconds']:.0f} s, exact {metrics['exact']:.4f}")
+    assert metrics["exact"] >= 0.8
+    assert metrics["seconds"] < 240
+
+
+@pytest.mark.learn_full
+def test_captions_at_full_size(tmp_path):
+    """At least 95 % of the captions of unseen scenes."""
+    metrics = train("caption", tmp_path / "run")
+    print(f"captions: {metrics['seconds']:.0f} s, exact {metrics['exact']:.4f}, CIDEr-D {metrics['cider']:.3f}")
+    assert metrics["exact"] >= 0.95
+    assert metrics["seconds"] < 600

@@ -67,7 +67,8 @@ def from_huggingface(theirs: JsonMapping) -> captioner.Config:
             raise ValueError(f"{side}.model_type is {json_text(found)}; regard reads this type with {kind!r}")
     if (width := parts["decoder"].get("cross_attention_hidden_size")) is not None:
         raise ValueError(f"cross_attention_hidden_size is {width}; regard reads folders without it")
-    return captioner.Config(size="base", encoder=ENCODER.read(parts["encoder"]), **DECODER.read(parts["decoder"]))
+    settings = {"size": "base", "encoder": ENCODER.read(parts["encoder"]), **DECODER.read(parts["decoder"])}
+    return captioner.Config.model_validate(settings)
 
 
 def unsupported(c: captioner.Config) -> list[str]:
