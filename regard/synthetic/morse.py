@@ -190,8 +190,8 @@ def random_text(rng: np.random.Generator, drills: bool = False) -> str:
 
 
 def random_drill(rng: np.random.Generator) -> str:
-    """A single character, or as often a group of two or three."""
-    return _group(CHARACTERS, rng, 1, 1) if rng.random() < 0.5 else _group(CHARACTERS, rng, 2, 3)
+    """A single letter or digit, as learners practice them first."""
+    return _choose(LETTERS + DIGITS, rng)
 
 
 def _random_word(rng: np.random.Generator) -> str:
@@ -228,7 +228,7 @@ class MorseExamples(Examples):
     """Recordings and their texts, made when they are needed: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int, drills: bool = False) -> None:
-        """`drills`: all texts have one to three characters; else most of those in train."""
+        """`drills`: all texts are a single letter or digit; else most texts in train are short."""
         self.split, self.count_of, self.drills = split, count, drills
         self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
         self._lengths: dict[int, int] = {}  # that were asked for
@@ -280,6 +280,6 @@ def make_morse(examples: int) -> dict[str, Examples]:
 
 
 def make_drills(examples: int) -> dict[str, Examples]:
-    """As `make_morse`, with texts of one to three characters."""
+    """As `make_morse`, with a single letter or digit each."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
     return {split: MorseExamples(split, count, drills=True) for split, count in counts.items()}

@@ -11,9 +11,9 @@ from regard.config.multitask import EMBEDDED
 from regard.synthetic.multitask import SHARES
 
 SHORT = {"train.steps": 250, "train.eval_every": 250, "train.save_every": 250}
-SHORT_EXACT = {"dates": 0.05, "scenes": 0.5, "morse": 0.05}
+SHORT_EXACT = {"dates": 0.2, "scenes": 0.25}  # Morse code takes longer
 SHORT_SECONDS = 180
-SHARE, FULL_SECONDS = 0.95, 900  # of a single model's score; of all four trainings
+SHARE, LEARNED, FULL_SECONDS = 0.95, 0.5, 900  # of a single model's score; of that score; of all four trainings
 
 
 def train(out: Path, settings: dict[str, Any]) -> dict[str, float]:
@@ -24,7 +24,7 @@ def train(out: Path, settings: dict[str, Any]) -> dict[str, float]:
 
 @pytest.mark.learn
 def test_three_sources_at_once(tmp_path):
-    """The first steps of the recipe teach all three sources something."""
+    """The first steps of the recipe teach dates and scenes."""
     began = time.monotonic()
     found = train(tmp_path / "run", SHORT)
     seconds = time.monotonic() - began
@@ -43,7 +43,7 @@ def test_one_model_learns_what_three_single_models_learn(tmp_path):
         own = round(batch * SHARES[source] / sum(SHARES.values()))
         single = train(tmp_path / source, {"data.sources": source, "train.batch": own})[source]
         print(f"{source}: exact {joint[source]:.4f} in one model, {single:.4f} alone")
-        assert joint[source] >= SHARE * single
+        assert single >= LEARNED and joint[source] >= SHARE * single
     seconds = time.monotonic() - began
     print(f"multitask: {seconds:.0f} s for four trainings")
     assert seconds < FULL_SECONDS
