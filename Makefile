@@ -3,7 +3,7 @@
 #   make demo        train a small model, evaluate it, look at its attention
 #   make test        lint, types and the tests
 #   make learn       train the recipes to their stated scores (minutes); learn-full: those of images and sound at full size
-#   make bench       time regard beside other programs; WHAT=encode, generate, long, look, scaling, speech, translate, tune, vision or whisper
+#   make bench       time regard beside other programs; `.venv/bin/python -m benchmarks --help` lists what WHAT may be
 #   make install     make .venv with everything in it; lint, clean and wheelhouse are the other targets
 
 PYTHON ?= python3

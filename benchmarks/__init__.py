@@ -17,6 +17,7 @@ BENCHMARKS = (
     "generate",
     "long",
     "look",
+    "multimodal",
     "parallel",
     "scaling",
     "speech",

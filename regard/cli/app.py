@@ -21,6 +21,7 @@ from .io import (
     load_with_top,
     print_comparison,
     print_continuation,
+    print_fact,
     print_metrics,
     print_predictions,
     print_records,
@@ -123,8 +124,8 @@ def train(
         if show:
             print(stages.show(recipe or "", changes, out))
             return
-        report = lambda line: print(f"regard: {line}", file=sys.stderr)  # noqa: E731
-        exit_if_stopped(stages.run_stages(recipe, changes, out=out, resume=resume, report=report, progress=True))
+        shown = not QUIET.get()
+        exit_if_stopped(stages.run_stages(recipe, changes, out=out, resume=resume, report=print_fact, progress=shown))
     elif show:
         print(api.show(recipe or "", changes))
     elif dry:
@@ -133,8 +134,7 @@ def train(
         raise UserError("--resume without RECIPE needs the folder of the run; give --out RUN")
     else:
         out = out or Path("runs") / Path(recipe or "").stem
-        report = {"resume": resume, "progress": not QUIET.get()}
-        outcome = api.run_training(recipe, changes, out=out, **report).outcome
+        outcome = api.run_training(recipe, changes, out=out, resume=resume, progress=not QUIET.get()).outcome
         if as_json:
             print(json_line({"run": str(out), **dataclasses.asdict(outcome)}))
         exit_if_stopped(outcome.signal)

@@ -79,10 +79,14 @@ class InputReader:
 
     def items(self, names: Sequence[str]) -> list[Source]:
         """What `predict` takes: files, for a predictor whose items are files; else the texts in files or stdin."""
-        from ..tasks.predictor import FileItems
+        from ..tasks.predictor import FileItems, LineItems
 
         if not isinstance(self.predictor, FileItems):
             return self.texts(names)
+        if not names and isinstance(self.predictor, LineItems):
+            lines, make = open_lines("-"), self.predictor.text_item
+            numbered = enumerate(decode_lines(lines, "stdin"), 1)
+            return [Source((Entry(make(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)]
         given: Iterable[str] = names or decode_lines(open_lines("-"), "stdin")  # a name on each line
         return [Source(entries) for entries in map(self._file_items, given)]
 

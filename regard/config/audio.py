@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .decode import Seq2SeqDecode
-from .schema import TableData
+from .schema import Data, TableData
 from .types import Base, Count, Positive
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -15,8 +15,8 @@ Temperatures = Annotated[tuple[Temperature, ...], Field(min_length=1)]
 Decibels = Annotated[float, Field(ge=-20, le=100)]
 
 
-class SoundData(TableData):
-    """Recordings with their transcripts, and how the recordings are changed in training."""
+class SoundSettings(Data):
+    """How recordings are read, and how they are changed in training."""
 
     max_tokens: Positive = 1000  # of a transcript
     max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
@@ -31,6 +31,19 @@ class SoundData(TableData):
     bin_masks: Count = 0  # random ranges of bins that are masked
     bin_width: Count = 15  # the most bins of one
     curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> "SoundSettings":
+        if self.snr[0] > self.snr[1]:
+            raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+        if self.bin_masks and self.bin_width > self.bins:
+            raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
+        return self
+
+
+class SoundData(SoundSettings, TableData):
+    """Recordings with their transcripts."""
+
     examples: Positive = 20000  # embedded training recordings
     # Whisper alone
     language: str = "en"  # of the recordings
@@ -39,14 +52,10 @@ class SoundData(TableData):
     prompts: bool = True  # keep what transcripts have between <|startofprev|> and <|startoftranscript|>
 
     @model_validator(mode="after")
-    def _check_ranges(self) -> "SoundData":
-        if self.snr[0] > self.snr[1]:
-            raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+    def _check_times(self) -> "SoundData":
         if self.timestamps and any(speed != 1 for speed in self.speed):
             speeds = ",".join(f"{speed:g}" for speed in self.speed)
             raise ValueError(f"data.speed is {speeds}, which makes the times of data.timestamps wrong; leave one out")
-        if self.bin_masks and self.bin_width > self.bins:
-            raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
         return self
 
 

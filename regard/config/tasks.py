@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from .audio import SoundData, SpeechEval, TranscribeDecode
+from .multitask import MultitaskData, MultitaskDecode, MultitaskEval
 from .registry import Registry
 from .schema import (
     Base,
@@ -80,6 +81,7 @@ BUILTIN = {
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
     "caption": TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
+    "multitask": TaskSettings(MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval),
 }
 TASKS = Registry("task", BUILTIN)
 

@@ -9,7 +9,7 @@ from .schema import Data, TableData
 from .types import Base, Count, Positive, Share, Strings
 
 
-class SquareImages(TableData):
+class SquareImages(Data):
     """Images that are resized to squares, and how they are changed in training."""
 
     size: Count = 0  # side of the images in pixels; 0: model.image
@@ -24,7 +24,7 @@ class SquareImages(TableData):
     examples: Positive = 20000  # embedded training images
 
 
-class ImageData(SquareImages):
+class ImageData(SquareImages, TableData):
     """Images with labels."""
 
     names: Strings = ()  # of labels that are given by their index
@@ -40,7 +40,7 @@ class ImageDecode(Base):
     batch: Positive = 32  # images per batch
 
 
-class CaptionData(SquareImages):
+class CaptionData(SquareImages, TableData):
     """Images with captions. A mirrored image may not fit its caption: "left of" would be wrong."""
 
     max_tokens: Positive = 256  # of a caption

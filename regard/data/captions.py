@@ -18,8 +18,9 @@ from ..config.vision import CaptionData
 from ..errors import UserError
 from ..processors.read_image import RawImage, image_problem
 from .boxes import ImageFiles, StoredImage
+from .cells import MediaValue, text_value
 from .coco import coco_captions
-from .columns import MediaValue, Role, text_value
+from .columns import Role
 from .examples import Examples
 from .holdout import Subset
 from .images import PATH, SKIP_HINT, is_image_name

@@ -161,11 +161,11 @@ class Loader:
         self._ahead: dict[tuple[int, Share], LoadedSteps] = {}  # steps of the next epoch, by its number
 
     @classmethod
-    def of(cls, dataset: TaskDataset) -> "Loader":
+    def of(cls, dataset: TaskDataset, sampler: type[BudgetSampler] = BudgetSampler) -> "Loader":
         """Steps within the budget of the run. Without workers, a small data set stays in memory once encoded."""
         if not dataset.data.workers:
             dataset.cache_encoded()
-        return cls(dataset, BudgetSampler(dataset), dataset.data.workers)
+        return cls(dataset, sampler(dataset), dataset.data.workers)
 
     def steps(self, epoch: int, index: int = 0, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
         """The steps of an epoch after its first `index` examples; `LoadedStep.index` is where to resume.

@@ -12,6 +12,8 @@ from ..errors import UserError
 from .examples import Examples
 from .pairs import open_pairs
 
+Rng = np.random.Generator
+
 
 class Mixture(Examples):
     """The examples of several tasks, one task after the other. Sources begin with the prefix of their task."""
@@ -46,18 +48,28 @@ class Mixture(Examples):
         """
         if self.weights is None:
             return super().order(rng)
-        drawn = rng.choice(len(self.datasets), size=len(self), p=self.weights)
-        order = np.empty(len(self), np.int32 if len(self) < 2**31 else np.int64)
-        for task, examples in enumerate(self.datasets):
-            places = np.flatnonzero(drawn == task)
-            rounds = [rng.permutation(len(examples)) for _ in range(-(-len(places) // len(examples)))]
-            order[places] = self.offsets[task] + np.concatenate([np.zeros(0, np.int64), *rounds])[: len(places)]
-        return order
+        groups = [first + np.arange(len(each)) for first, each in zip(self.offsets, self.datasets, strict=False)]
+        return weighted_order(groups, self.weights, rng)
 
     def fingerprint(self) -> str:
         tasks = zip(self.prefixes, self.datasets, strict=True)
         parts = [f"{prefix}\0{examples.fingerprint()}" for prefix, examples in tasks]
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def weighted_order(groups: Sequence[np.ndarray], shares: np.ndarray, rng: Rng) -> np.ndarray:
+    """As many indices as all groups have together, drawn from each by its share.
+
+    A small group is repeated, in a new order each time.
+    """
+    total = sum(map(len, groups))
+    drawn = rng.choice(len(groups), size=total, p=shares)
+    order = np.empty(total, np.int32 if total < 2**31 else np.int64)
+    for number, group in enumerate(groups):
+        places = np.flatnonzero(drawn == number)
+        rounds = [rng.permutation(len(group)) for _ in range(-(-len(places) // len(group)))]
+        order[places] = group[np.concatenate([np.zeros(0, np.int64), *rounds])[: len(places)]]
+    return order
 
 
 def open_mixture(files: Sequence[Sequence[str]], data: MixData, references: bool) -> Mixture:

@@ -183,12 +183,7 @@ class BudgetSampler(StepSampler):
             groups = [groups[i] for i in rng.permutation(len(groups))]
         read = np.cumsum([group.stop - group.start for group in groups], dtype=int)
         ends = pool.begin + len(pool.examples) - used + used * read // max(len(units), 1)
-        begin = int(np.searchsorted(ends, index)) + 1 if pool.begin < index else 0
-        if begin and index not in ends:
-            raise UserError(
-                f"no step ends after {index} examples of the epoch: the data, train.tokens, train.batch or "
-                "data.max_tokens are not those of the interrupted run; restore them"
-            )
+        begin = first_step(ends, pool, index)
         planned = zip(groups[begin:], ends[begin:].tolist(), strict=True)
         return [
             self._step(pool, units[group], longer[units[group]], end, None if rows is None else rows[group])
@@ -213,6 +208,17 @@ class BudgetSampler(StepSampler):
         if len(shortened := np.flatnonzero(self.costs.shortened)):
             sentences += describe_examples(self.examples, shortened, self.dataset.describe_shortened())
         return sentences
+
+
+def first_step(ends: np.ndarray, pool: Pool, index: int) -> int:
+    """The number of the first step of a pool after `index` examples of the epoch; steps end at `ends`."""
+    begin = int(np.searchsorted(ends, index)) + 1 if pool.begin < index else 0
+    if begin and index not in ends:
+        raise UserError(
+            f"no step ends after {index} examples of the epoch: the data, train.tokens, train.batch or "
+            "data.max_tokens are not those of the interrupted run; restore them"
+        )
+    return begin
 
 
 def describe_examples(examples: Examples, indices: np.ndarray, what: str) -> list[str]:

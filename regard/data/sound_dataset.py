@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..config.audio import SoundData
+from ..config.audio import SoundSettings
 from ..config.schema import Train
 from ..parts.inputs import Inputs
 from ..processors.base import Array
@@ -43,7 +43,7 @@ class SoundDataset(TaskDataset):
     Frames stay in memory, unless training changes the samples (data.speed, data.noise). SpecAugment masks a copy.
     """
 
-    data: SoundData
+    data: SoundSettings
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SoundDataset(TaskDataset):
         sound: SoundFrames,
         encode_transcripts: EncodeTranscripts,
         padding: int,
-        data: SoundData,
+        data: SoundSettings,
         train: Train,
         max_tokens: int,
         ctc: bool = True,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.audio import SoundData
+from ..config.audio import SoundData, SoundSettings
 from ..errors import UserError
 from ..processors.read_sound import RawSound, Sound, is_sound, sound_info, sound_problem
 from .cells import text_value
@@ -158,7 +158,7 @@ class SoundExamples(MediaExamples):
         return facts + super().report()
 
 
-def check_sound(raw: RawSound, data: SoundData) -> tuple[str, float]:
+def check_sound(raw: RawSound, data: SoundSettings) -> tuple[str, float]:
     """Why a recording cannot be read, or "", and its length in seconds. Too long ones are not decoded."""
     try:
         seconds = sound_info(raw, data.rate).seconds

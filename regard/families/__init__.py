@@ -25,6 +25,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "captioner": "regard.families.captioner",
     "speech": "regard.families.speech",
     "whisper": "regard.families.whisper",
+    "omni": "regard.families.omni",
     "nat": "regard.families.nat",
     "cmlm": "regard.families.cmlm",
 }

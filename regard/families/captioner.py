@@ -123,6 +123,10 @@ class Model(nn.Module):
         tokens = torch.randint(self.target.num_embeddings, (rows, 8), generator=torch.Generator().manual_seed(1))
         return [*self.encoder.random_inputs(rows), Inputs("tokens", tokens.to(self.target.weight.device))]
 
+    def patch_grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of patches of an image."""
+        return self.encoder.patch_grid(height, width)
+
     def encode(self, source: Inputs) -> Encoded:
         encoded = self.encoder.encode(source)
         return Encoded(self.project(encoded.states), encoded.valid)

@@ -222,6 +222,7 @@ if TYPE_CHECKING:
         lm,
         longformer,
         nat,
+        omni,
         rnn,
         speech,
         t5,
@@ -233,13 +234,13 @@ if TYPE_CHECKING:
 
     _: tuple[Family, ...] = (
         transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, captioner, speech, whisper, nat,
-        cmlm,
+        cmlm, omni,
     )  # fmt: skip
 
     def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
 
-    def _check_speech(model: speech.Model | whisper.Model) -> SpeechModel:
+    def _check_speech(model: speech.Model | whisper.Model | omni.Model) -> SpeechModel:
         return model
 
     def _check_fertility(model: nat.Model) -> FertilityModel:

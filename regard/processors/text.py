@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -50,7 +50,7 @@ class TextProcessor:
         self.tokenizer.save(path)
 
     @classmethod
-    def load(cls, path: Path) -> "TextProcessor":
+    def load(cls, path: Path) -> Self:
         return cls(load_tokenizer(path))
 
 

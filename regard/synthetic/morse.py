@@ -189,6 +189,11 @@ def random_text(rng: np.random.Generator, drills: bool = False) -> str:
     return " ".join(words)
 
 
+def random_drill(rng: np.random.Generator) -> str:
+    """A single letter or digit, as learners practice them first."""
+    return _choose(LETTERS + DIGITS, rng)
+
+
 def _random_word(rng: np.random.Generator) -> str:
     kind = rng.random()
     if kind < 0.45:
@@ -222,8 +227,9 @@ def _units(word: str) -> float:
 class MorseExamples(Examples):
     """Recordings and their texts, made when they are needed: a pure function of the split and the number."""
 
-    def __init__(self, split: str, count: int) -> None:
-        self.split, self.count_of = split, count
+    def __init__(self, split: str, count: int, drills: bool = False) -> None:
+        """`drills`: all texts are a single letter or digit; else most texts in train are short."""
+        self.split, self.count_of, self.drills = split, count, drills
         self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
         self._lengths: dict[int, int] = {}  # that were asked for
 
@@ -255,7 +261,7 @@ class MorseExamples(Examples):
         return self.length(index) / RATE
 
     def _text(self, rng: np.random.Generator) -> str:
-        return random_text(rng, drills=self.split == "train")
+        return random_drill(rng) if self.drills else random_text(rng, drills=self.split == "train")
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([SEEDS[self.split], index])
@@ -264,10 +270,16 @@ class MorseExamples(Examples):
         return f"{self.name}, recording {index + 1}"
 
     def fingerprint(self) -> str:
-        return f"morse {self.split} {len(self)}"
+        return f"morse {self.split} {len(self)}{' drills' * self.drills}"
 
 
 def make_morse(examples: int) -> dict[str, Examples]:
     """Train, valid and test: other texts, hands and radios."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
     return {split: MorseExamples(split, count) for split, count in counts.items()}
+
+
+def make_drills(examples: int) -> dict[str, Examples]:
+    """As `make_morse`, with a single letter or digit each."""
+    counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
+    return {split: MorseExamples(split, count, drills=True) for split, count in counts.items()}

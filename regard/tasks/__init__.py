@@ -29,6 +29,7 @@ NAMES = (
     "detect",
     "caption",
     "transcribe",
+    "multitask",
 )
 BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name.replace('-', '_')}" for name in NAMES}
 TASKS = Registry("task", BUILTIN)  # a module, or its import name

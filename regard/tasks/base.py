@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -217,6 +217,12 @@ def with_model_settings(run: Run, **settings: object) -> Run:
 def with_head(run: Run, head: str) -> Run:
     """The run with the model head of this task, if its family has several heads."""
     return with_model_settings(run, head=head) if "head" in type(run.model).model_fields else run
+
+
+def with_inputs(run: Run, modalities: Collection[str]) -> Run:
+    """The run whose model reads these modalities alone, if its family can read several."""
+    known = "inputs" in type(run.model).model_fields
+    return with_model_settings(run, inputs=sorted(modalities)) if known else run
 
 
 def build_model(run: Run) -> Any:

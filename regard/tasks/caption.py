@@ -19,7 +19,7 @@ from ..decode import Filter, Suppress
 from ..decode.constraints import ConstraintTokenizer, parse_constraints
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
-from ..look import CrossAttentionView
+from ..look import AttentionView, Which
 from ..metrics.captions import cider
 from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
@@ -42,18 +42,22 @@ from .base import (
     open_split,
     open_splits,
     restored_tokenizer,
+    view_title,
     vocab_size,
+    with_inputs,
     with_model_settings,
 )
 from .classify_image import image_processor
 from .decode_settings import group_indices
 from .finite import require_finite
-from .image_generation import END, ImageGeneration, caption_result
+from .image_generation import ImageGeneration, caption_result
+from .image_views import image_axis
 from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
 from .records import caption_record
 from .requests import CaptionRequest, CaptionResult
 from .source_generation import NO_CONSTRAINTS
+from .target_views import END, view_target
 from .task import Task, spec_of
 from .translate import VALIDATION_DECODE
 from .translations import changed_settings, constraints_of
@@ -146,16 +150,20 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
             for total, row, each in zip(totals, ids, logprobs, strict=True)
         ]
 
-    def look(self, text: RawImage, target: str | None = None) -> CrossAttentionView:
+    def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads an image and writes `target`, or its own caption."""
-        pixels = self.image.encode(text)
+        pixels = self.image.encode_bytes(text)
         if target is None:
             (found,) = self.search([pixels], self.decode_settings({"kind": "beam", "nbest": 1}))
             ids = found[0].tokens if found else []
         else:
             (ids,) = self.target.encode([target])
             self.refuse_long([ids])
-        return self.traces(pixels, [ids])[0].view
+        axis = lambda encoded: image_axis(self.model, pixels, encoded.states.size(1))  # noqa: E731
+        source = self.image.collate([pixels]).to(self.device)
+        return view_target(
+            self.model, self.target, source, axis, ids, (self.target.start,), layer, view_title(self.run)
+        )
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
         """The metrics of images with one or more references each, the captions and the references."""
@@ -260,7 +268,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
     squares = spec_of(run.model.family).image(run.model)
     image = image_processor(run.data, squares, image if isinstance(image, ImageProcessor) else None)
-    run = with_model_settings(run, vocab=vocab_size(run, target))
+    run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target)), TASK.reads)
     return CaptionJob(CaptionPredictor(run, build_model(run), image, target, device), splits)
 
 
@@ -274,7 +282,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
 
 
 def with_max_vocab(run: Run) -> Run:
-    return with_model_settings(run, vocab=max_vocab(run))
+    return with_inputs(with_model_settings(run, vocab=max_vocab(run)), TASK.reads)
 
 
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:

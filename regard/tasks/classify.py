@@ -50,6 +50,8 @@ class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, 
 
     def baselines(self, examples: Examples, references: Sequence[Any]) -> Metrics:
         """The scores of the most frequent label and of a bag of words."""
+        if not self.with_baselines:
+            return {}
         if not self.run.eval.baseline:
             return self.majority_baseline(references)
         return self.majority_baseline(references) | StoredBaseline(self.folder).score(examples, self.kind)

@@ -20,7 +20,7 @@ from ..look.curves import draw_curves
 from ..look.norms import weigh_by_norm
 from ..look.record import record_layers
 from ..look.rollout import rollout
-from . import classify
+from . import text_items
 from .attribution import EmbeddingTap, Readout, gradient_input, integrated_gradients, private, readout
 from .base import Record, open_lines
 from .classify import ClassifyPredictor
@@ -151,7 +151,7 @@ def _readings(predictor: AnyPredictor, sides: Sides | None, count: int) -> Itera
     """What the predictor says about texts of the data; shorter texts than two tokens have nothing to delete."""
     match predictor:
         case ClassifyPredictor():
-            texts = (text for text, _ in classify.data_split(predictor.run, "test", sides))
+            texts = (text for text, *_ in text_items.data_split(predictor.run, "test", sides))
         case MaskedPredictor():
             texts = (_masked(text) for (text, *_) in open_lines(predictor.run, "test", sides))
         case KnownTargets():

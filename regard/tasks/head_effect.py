@@ -53,7 +53,7 @@ def measure_effect(
 ) -> EffectReport:
     """Evaluate the run once with every head muted, by zeros and by the mean of its output over the data."""
     private = private_copy(predictor, "--effect")
-    private.baselines = False
+    private.with_baselines = False
     means = _mean_outputs(predictor, data)
     gates = HeadGates(private.module)
     metric, score = _choose_metric(predictor, private.evaluate(data))
@@ -86,7 +86,7 @@ def _drop(
 
 def _mean_outputs(predictor: AnyPredictor, data: Any) -> dict[str, torch.Tensor]:
     private = private_copy(predictor, "--effect")
-    private.baselines = False
+    private.with_baselines = False
     means = HeadMeans(private.module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -10,25 +10,24 @@ import torch
 from ..decode import Hypothesis
 from ..decode.constraints import Constraints
 from ..errors import UserError
-from ..families.protocols import Seq2SeqModel, as_module
-from ..look import CrossAttentionView, record_attention
-from ..parts import Inputs
+from ..families.protocols import Seq2SeqModel
+from ..look import AttentionView, PatchSegment
 from ..processors.base import Array
 from ..processors.image import ImageProcessor
 from ..processors.read_image import RawImage
+from .image_views import image_axis
 from .notices import Notice, missing_phrase
 from .requests import Caption, CaptionResult
 from .seq2seq_scoring import known_logprobs
 from .source_generation import SourceGeneration, SourceInputs
-
-END = "■"  # how details and pictures show END
+from .target_views import trace_target
 
 
 class CaptionTrace(NamedTuple):
     """What a second pass gives for the tokens of a hypothesis."""
 
     logprobs: list[float]  # of the tokens and of END
-    view: CrossAttentionView
+    view: AttentionView
     before: int  # encoder positions before the patches: a class token
     columns: int  # patches of a row
 
@@ -71,21 +70,14 @@ class ImageGeneration(SourceGeneration[Array]):
     @torch.no_grad()
     def traces(self, pixels: Array, targets: Sequence[Sequence[int]]) -> list[CaptionTrace]:
         """Of several captions of one image."""
-        source = self.image.collate([pixels]).to(self.device)
-        rows, columns = (side // self.image.patch for side in source.values.shape[2:])
-        encoded = self.model.encode(source)
-        before = encoded.states.size(1) - rows * columns
-        places = ["class"] * before + [f"{place // columns},{place % columns}" for place in range(rows * columns)]
+        encoded = self.model.encode(self.image.collate([pixels]).to(self.device))
+        axis = image_axis(self.model, pixels, encoded.states.size(1))
+        patches = axis.segments[-1]
+        assert isinstance(patches, PatchSegment)
         found = []
         for tokens in targets:
-            inputs = Inputs("tokens", torch.tensor([[self.target.start, *tokens]], device=self.device))
-            with record_attention(as_module(self.model)) as maps:
-                logits = self.model.logits(self.model.decode(inputs, encoded)[0])
-            labels = torch.tensor([*tokens, self.target.end], device=self.device)
-            logprobs: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
-            own = {path: weights[0].cpu() for path, weights in maps.items()}
-            view = CrossAttentionView(places, [*self.target.pieces(tokens), END], own)
-            found.append(CaptionTrace(logprobs, view, before, columns))
+            logprobs, view = trace_target(self.model, self.target, encoded, axis, tokens, (self.target.start,))
+            found.append(CaptionTrace(logprobs, view, len(axis) - patches.rows * patches.columns, patches.columns))
         return found
 
 

@@ -37,7 +37,7 @@ class Seq2SeqObjective(Objective):
 
 
 class TranscribeObjective(Seq2SeqObjective):
-    """The loss of the decoder; of a model with CTC the weighted mean of both losses, over the same target tokens."""
+    """The loss of the decoder; of sound and a model with CTC the weighted mean of both, over the same target tokens."""
 
     def __init__(self, model: nn.Module, smoothing: float, blank: int) -> None:
         super().__init__(model, smoothing)
@@ -47,7 +47,7 @@ class TranscribeObjective(Seq2SeqObjective):
         model = cast(SpeechModel, self.model)
         encoded, weight = model.encode(batch["source"]), model.ctc_weight
         loss = self.target_loss(batch, encoded)
-        if not weight:
+        if not weight or "transcript" not in batch:
             return LossSum(loss)
         tokens = batch["transcript"]
         assert tokens.valid is not None

@@ -51,7 +51,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     field: str | None = None  # of a JSON record, in which the command line finds the text
     output: str | None = None  # the field of a record that gets the answer; None: the answer is a line of its own
     prints_records = False  # True: the command line prints a JSON record for every item, also without --json
-    baselines = True  # an evaluation compares with baselines, where there are some
+    with_baselines = True  # an evaluation compares with baselines, where there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
     folder_of_run: Path | None = None  # the run folder that it was loaded from
 
@@ -244,6 +244,14 @@ class FileItems(Protocol):
 
     def output_line(self, name: str, request: Any, result: Any) -> str:
         """What the command line prints for an item without --json."""
+
+
+@runtime_checkable
+class LineItems(Protocol):
+    """A predictor of files whose items may also be texts: lines of stdin are texts, not names of files."""
+
+    def text_item(self, line: str) -> Any:
+        """A line as an item."""
 
 
 @runtime_checkable

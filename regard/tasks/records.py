@@ -11,6 +11,7 @@ from .requests import (
     LanguageResult,
     MaskedResult,
     MultiLabelResult,
+    MultitaskResult,
     TagResult,
     TranscribeResult,
     Transcript,
@@ -23,6 +24,7 @@ TRANSLATED = (*TRANSLATION, "source_pieces")
 EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
 TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
+MULTITASK = tuple(name for name in TRANSLATION if name != "word_alignment")
 CAPTION = tuple(field.name for field in fields(Caption) if field.name != "length")
 COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
@@ -47,6 +49,12 @@ def transcript_record(result: TranscribeResult) -> Record:
     record |= {"language": result.language} if result.language else {}
     record["words"] = [each._asdict() for each in result.words]
     return record | {"segments": segments, "nbest": [_record(each, TRANSCRIPT[:4]) for each in result.nbest]}
+
+
+def multitask_record(result: MultitaskResult) -> Record:
+    """The best hypothesis with its kind and task, and all of them as `nbest`."""
+    names = ("kind", "task", *MULTITASK)
+    return _record(result, (*names, "positions")) | {"nbest": [_record(each, MULTITASK) for each in result.nbest]}
 
 
 def caption_record(result: CaptionResult) -> Record:

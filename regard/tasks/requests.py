@@ -398,3 +398,34 @@ class TranscribeResult(Transcript, Result):
             return self.segments[0].nbest
         names = [field.name for field in fields(Transcript)]
         return (Transcript(**{name: getattr(self, name) for name in names}),)
+
+
+# --- texts from texts, images and sound ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MultitaskRequest(Request):
+    """A text, an image or a recording, and what to write for it."""
+
+    kind: Literal["text", "image", "audio"]
+    value: Any  # a text; a path, bytes, a Pillow image or an array; a path, bytes, samples, or (samples, rate)
+    task: str | None = None  # the tag; "": the one that the run has for this kind
+    strategy: Strategy | None = None
+    max_tokens: int | None = None  # 0: a limit from the length of the input
+    prefix: str | None = None  # start of the output
+    include: tuple[str, ...] | None = None  # phrases that the output must contain
+    exclude: tuple[str, ...] | None = None  # phrases that the output may not contain
+    details: bool = False  # also tokens, log-probabilities and alignments, which cost a second pass
+    min_tokens: int | None = None  # before END
+    repetition_penalty: float | None = None
+    rules: TokenRules | None = None  # of tokens by their ids
+
+
+@dataclass(frozen=True)
+class MultitaskResult(Translation, Result):
+    """The best hypothesis; all of them are in `nbest`. Alignments are to `positions`: tokens, patches or times."""
+
+    kind: str = ""
+    task: str = ""
+    positions: tuple[str, ...] = ()
+    nbest: tuple[Translation, ...] = ()

@@ -36,6 +36,7 @@ class SourceInputs(NamedTuple):
     inputs: Inputs
     max_tokens: int  # of the output, if decode.max_tokens is 0
     key: str | None = None  # samples depend on it; None: on the inputs themselves
+    prompt: tuple[int, ...] = ()  # what the decoder reads after START
 
 
 class SourceGeneration(TextGeneration, Generic[SourceItem]):
@@ -125,7 +126,7 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
         strategy, rules = self.strategy(settings), self.rules(settings)
         return [
             Generate(
-                (self.target.start, *own.prefix),
+                (self.target.start, *source.prompt, *own.prefix),
                 source.inputs,
                 strategy,
                 self._limit(source.max_tokens, settings, own),

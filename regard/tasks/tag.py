@@ -166,7 +166,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         """The accuracy of the most frequent tag overall, and of the most frequent tag of each word."""
         references = [tag for _, tags in examples for tag in tags]
         metrics = self.majority_baseline(references)
-        if not metrics or not self.baselines:
+        if not metrics or not self.with_baselines:
             return metrics
         try:
             train = data_split(self.run, "train")

@@ -19,6 +19,8 @@ from .requests import (
     CaptionResult,
     LanguageRequest,
     LanguageResult,
+    MultitaskRequest,
+    MultitaskResult,
     TranscribeRequest,
     TranscribeResult,
     TranslateRequest,
@@ -82,8 +84,8 @@ class TextGeneration:
 
     def answer(
         self,
-        request: TranslateRequest | LanguageRequest | TranscribeRequest | CaptionRequest,
-        result: TranslateResult | LanguageResult | TranscribeResult | CaptionResult,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest | CaptionRequest | MultitaskRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult | CaptionResult | MultitaskResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1

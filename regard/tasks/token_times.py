@@ -1,19 +1,21 @@
 """Times of the tokens of known transcripts: by forced alignment with CTC, else where the decoder attends."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..families.protocols import SpeechModel, as_module
-from ..look import AttentionView, FrameSegment, ViewAxis, Which, attention_sites, record_attention, record_layers
-from ..parts import Encoded, Inputs
+from ..families.protocols import SpeechModel
+from ..look import AttentionView, FrameSegment, ViewAxis, Which
+from ..parts import Encoded
 from ..parts.ctc import force_align
 from ..processors.base import Array
 from ..processors.sound_frames import SoundFrames
 from ..processors.tokenizers import Tokenizer
+from .target_views import trace_target, view_target
 from .transcripts import Span, TokenTrace
 
 
@@ -65,20 +67,8 @@ class TokenTimes:
         self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int] = ()
     ) -> tuple[list[float], AttentionView]:
         """The log-probabilities of tokens and END by the decoder, after a prompt (START), and where it attends."""
-        prompt, model = prompt or (self.target.start,), as_module(self.model)
-        sites = [site for site in attention_sites(model) if site.kind == "cross"]
-        with record_attention(model, [site.path for site in sites]) as maps:
-            logprobs = self.logprobs(encoded, tokens, prompt)
-        layers = [(site, maps[site.path][0, :, len(prompt) - 1 :].cpu()) for site in sites]
-        return logprobs, AttentionView.of(layers, self.view_axes(encoded, tokens, prompt))
-
-    def logprobs(self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int]) -> list[float]:
-        """Of the tokens and END, after a prompt that ends with START."""
-        inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
-        logits = self.model.logits(self.model.decode(inputs, encoded)[0, len(prompt) - 1 :])
-        labels = torch.tensor([*tokens, self.target.end], device=self.device)
-        found: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
-        return found
+        axis = self.frame_axis(encoded)
+        return trace_target(self.model, self.target, encoded, axis, tokens, prompt or (self.target.start,))
 
     def view(
         self,
@@ -89,30 +79,15 @@ class TokenTimes:
         title: str = "",
     ) -> AttentionView:
         """The attention weights while the model reads a recording and writes these tokens."""
-        prompt = prompt or (self.target.start,)
-        with record_layers(as_module(self.model), layer) as recorder:
-            encoded = self.encode(frames)
-            logprobs = self.logprobs(encoded, tokens, prompt)
-        before = len(prompt) - 1  # rows that predict the prompt itself
-        layers = [
-            (site, weights[:, before:] if site.kind == "cross" else weights) for site, weights in recorder.layers()
-        ]
-        axes = self.view_axes(encoded, tokens, prompt, frames)
-        return AttentionView.of(layers, axes, recorder.counts, title, logprobs)
+        source = self.sound.collate([frames]).to(self.device)
+        axis = partial(self.frame_axis, frames=frames)
+        return view_target(self.model, self.target, source, axis, tokens, prompt or (self.target.start,), layer, title)
 
-    def view_axes(
-        self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int], frames: Array | None = None
-    ) -> dict[str, ViewAxis]:
-        """The axes of attention: encoder positions, the tokens that are written, and those that are read."""
-        pieces, step = self.target.pieces(tokens), self.center(1) - self.center(0)
+    def frame_axis(self, encoded: Encoded, frames: Array | None = None) -> ViewAxis:
+        """The encoder positions, with their times."""
+        step = self.center(1) - self.center(0)
         spectrogram = np.zeros((0, 0), np.float32) if frames is None else np.asarray(frames, np.float32)
-        positions = FrameSegment(encoded.states.size(1), step, self.center(0), spectrogram)
-        read = self.target.pieces(prompt[:-1])
-        return {
-            "source": ViewAxis("second", (positions,)),
-            "target": ViewAxis.of_tokens("target", [*pieces, "■"], ended=True),
-            "prefix": ViewAxis.of_tokens("token", [*read, "□", *pieces]),
-        }
+        return ViewAxis("second", (FrameSegment(encoded.states.size(1), step, self.center(0), spectrogram),))
 
     def _times(self, encoded: Encoded, tokens: Sequence[int], view: AttentionView) -> list[Span]:
         if self.model.ctc_weight:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..config.audio import SoundData, TranscribeDecode
+from ..config.audio import SoundData, SoundSettings, TranscribeDecode
 from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
 from ..data.examples import Examples
@@ -49,6 +49,7 @@ from .base import (
     restored_tokenizer,
     view_title,
     vocab_size,
+    with_inputs,
     with_model_settings,
 )
 from .decode_settings import group_indices
@@ -311,7 +312,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
         target = target if window is None else windowed_tokenizer(target, run.data, window)
     if not isinstance(sound, SoundFrames):
         sound = new_frames(run.data, splits["train"]) if window is None else window_frames(run.data, window)
-    run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
+    run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
     if isinstance(target, WhisperTokenizer):
         run = with_prompt_settings(run, target)
     predictor = new_predictor(run, augmented(sound, run.data), target, device)
@@ -329,7 +330,7 @@ def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
-def augmented(sound: SoundFrames, data: SoundData) -> SoundFrames:
+def augmented(sound: SoundFrames, data: SoundSettings) -> SoundFrames:
     """The processor with the changes of data.* in training."""
     return replace(
         sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
@@ -337,7 +338,7 @@ def augmented(sound: SoundFrames, data: SoundData) -> SoundFrames:
     )  # fmt: skip
 
 
-def new_frames(data: SoundData, examples: Examples) -> FilterbankProcessor:
+def new_frames(data: SoundSettings, examples: Examples) -> FilterbankProcessor:
     """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
     plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data))
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
@@ -364,7 +365,7 @@ def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) 
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
-def hop_samples(data: SoundData) -> int:
+def hop_samples(data: SoundSettings) -> int:
     """The samples between two frames."""
     return max(round(data.rate * data.hop / 1000), 1)
 
@@ -389,7 +390,7 @@ def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch
 
 def with_max_vocab(run: Run) -> Run:
     """The run with the sizes of a model without data."""
-    return with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins)
+    return with_inputs(with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins), TASK.reads)
 
 
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:

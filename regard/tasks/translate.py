@@ -44,6 +44,7 @@ from .base import (
     restored_tokenizer,
     vocabulary,
     with_head,
+    with_inputs,
     with_model_settings,
 )
 from .decode_settings import group_indices
@@ -315,13 +316,14 @@ def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
         sizes = {"vocab": max(source.size, target.size, run.model.vocab), "target_vocab": 0}
     elif run.start:
         sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
-    return with_head(with_model_settings(run, **sizes), HEAD)
+    return with_head(with_inputs(with_model_settings(run, **sizes), TEXT), HEAD)
 
 
 def with_max_vocab(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return with_head(with_model_settings(run, vocab=max_vocab(run), target_vocab=target), HEAD)
+    sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
+    return with_head(with_inputs(sized, TEXT), HEAD)
 
 
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:

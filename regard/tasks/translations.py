@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..config.schema import Seq2SeqDecode
 from ..decode import Hypothesis, TokenRules
@@ -12,8 +12,18 @@ from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
-from .requests import CaptionRequest, TranscribeRequest, TranslateRequest, TranslateResult, Translation
+from .requests import (
+    CaptionRequest,
+    MultitaskRequest,
+    TranscribeRequest,
+    TranslateRequest,
+    TranslateResult,
+    Translation,
+)
 
+AnyRequests: TypeAlias = (
+    Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest] | Sequence[MultitaskRequest]
+)
 OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
 
@@ -31,7 +41,7 @@ def make_requests(
 
 
 def changed_settings(
-    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest],
+    requests: AnyRequests,
     run: Seq2SeqDecode,
     batch: int | None,
     names: tuple[str, ...] = OWN_SETTINGS,
@@ -52,7 +62,7 @@ def changed_settings(
 
 
 def constraints_of(
-    request: TranslateRequest | TranscribeRequest | CaptionRequest, run: Seq2SeqDecode
+    request: TranslateRequest | TranscribeRequest | CaptionRequest | MultitaskRequest, run: Seq2SeqDecode
 ) -> ConstraintRequest:
     """The constraints of a request; those that it leaves out are the run's."""
     return ConstraintRequest(
@@ -76,7 +86,7 @@ def translate_result(
     texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], constraints: Constraints, details: bool
 ) -> TranslateResult:
     """The result of one text. `traces` is empty without details."""
-    nbest = [_translation(text, each, constraints) for text, each in zip(texts, hypotheses, strict=True)]
+    nbest = [make_translation(text, each, constraints) for text, each in zip(texts, hypotheses, strict=True)]
     if details:
         nbest = [_traced(own, trace) for own, trace in zip(nbest, traces, strict=True)]
     best = nbest[0] if nbest else Translation("", missing=tuple(constraints.missing("")))
@@ -89,7 +99,7 @@ def translate_result(
     )
 
 
-def _translation(text: str, hypothesis: Hypothesis, constraints: Constraints) -> Translation:
+def make_translation(text: str, hypothesis: Hypothesis, constraints: Constraints) -> Translation:
     given = len(constraints.prefix)
     return Translation(
         text,

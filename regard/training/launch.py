@@ -34,7 +34,7 @@ FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimize
 # Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 SET_BY_TASK = tuple(
-    f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins")
+    f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins", "inputs")
 ) + ("data.pairs", "data.problem_type", "model.ngrams.order")
 
 

@@ -563,6 +563,7 @@ SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked"
 SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
 SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
 SMALL["caption"] = ["model.width=16", "model.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
+SMALL["multitask"] = ["model.width=32", "model.layers=1", "train.batch=4", "train.warmup=2", "decode.max_tokens=5"]
 SMALL["transcribe"] = [
     "model.width=32",
     "model.channels=4",
@@ -580,8 +581,10 @@ def write_recordings(folder: Path) -> None:
 
 
 def write_captions(folder: Path) -> None:
-    """images/*.png with captions.tsv, and photo.png."""
+    """images/*.png with captions.tsv, photo.png, and manifest.jsonl."""
     (folder / "images").mkdir()
+    lines = [{"text": "a photo", "target": "ein Foto"}, {"image": "photo.png", "target": "a photo"}] * 2
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for number in range(4):
         Image.new("RGB", (40, 30), (20 * number, 99, 200)).save(folder / "images" / f"{number}.png")
     (folder / "captions.tsv").write_text("".join(f"{number}.png\ta photo {number}\n" for number in range(4)))

@@ -15,6 +15,7 @@ from regard.synthetic import captions
 from regard.training import curves
 
 PAGE = (Path(__file__).parents[2] / "docs" / "multimodal.md").read_text(encoding="utf-8")
+PAGE = PAGE.partition("\n## One model, many inputs\n")[0]  # test_multitask_page.py runs that section
 COMMANDS = re.findall(r"^    (regard .*)$", PAGE, re.MULTILINE)
 FEW = [
     "train.steps=2",

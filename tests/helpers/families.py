@@ -117,6 +117,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "buckets": {"positions": {"kind": "buckets"}, "norm": {"kind": "rms"}},
         "untied": {"tied": False, "target_vocab": 61, "decoder_layers": 1, "max_length": 9},
     },
+    "omni": {
+        "tokens": {"inputs": ["tokens"]},
+        "tokens buckets": {"inputs": ["tokens", "pixels"], "positions": {"kind": "buckets"}, "feed": {"kind": "gated"}},
+    },
 }
 MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "vit": {
@@ -157,6 +161,10 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "paper": {},
         "untied": {"tied": False, "decoder_layers": 1, "feed": {"kind": "gated"}, "norm": {"kind": "rms"}},
     },
+    "omni": {
+        "pixels": {"inputs": ["pixels", "tokens"], "norm": {"kind": "rms"}, "tied": False},
+        "frames": {"inputs": ["frames"], "ctc": {"weight": 0.3}, "positions": {"kind": "rotary"}, "prenorm": False},
+    },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS.get(family, ())]  # models of tokens
 MEDIA_CASES = [(family, name) for family, variants in MEDIA_VARIANTS.items() for name in variants]
@@ -186,10 +194,14 @@ def output_of(case: Case) -> Output:
 
 def settings_of(case: Case) -> dict[str, Any]:
     family, name = case
-    return (VARIANTS | MEDIA_VARIANTS)[family][name]
+    return (VARIANTS.get(family, {}) | MEDIA_VARIANTS.get(family, {}))[name]
 
 
 def modality_of(case: Case) -> Modality:
+    """What a case reads: the first of its inputs, or its family has one modality only."""
+    if inputs := settings_of(case).get("inputs"):
+        first: Modality = inputs[0]
+        return first
     (modality,) = family_of(case[0]).SPEC.reads
     return modality
 

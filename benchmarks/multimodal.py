@@ -1,0 +1,109 @@
+"""`python -m benchmarks multimodal`: training steps of one model on texts, images and sound, mixed and alone.
+
+A step has the same number of positions that enter the shared encoder, whatever they are: of one kind in one
+micro-batch, or of all three kinds, a third each, in three. On a GPU it is bf16 autocast with fp32 weights.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from regard.data.batch import Batch
+from regard.device import resolve_device
+from regard.families import omni
+from regard.parts import Inputs
+from regard.tasks.objectives import TranscribeObjective
+from regard.training.step import GradientStep
+
+from .report import Report, Section
+from .timing import RunRound, rounds
+from .translate import environment
+
+SIZES = ("base", "tiny")
+PARTS = ("training",)
+KINDS = ("text", "images", "sound")
+STRIDE = 4  # frames of a position
+
+
+@dataclass(frozen=True)
+class MixedWorkload:
+    """How much is measured."""
+
+    model: dict[str, Any]
+    positions: int  # of a step
+    repeats: int  # steps of a round
+    tokens: int = 32  # of a source text and of its target
+    seconds: int = 4  # of a recording, at 100 frames per second
+    caption: int = 16  # tokens of the target of an image
+
+
+def make_workload(size: str, device: torch.device) -> MixedWorkload:
+    if size == "tiny":
+        small = {"width": 32, "heads": 2, "layers": 1, "decoder_layers": 1, "inner": 64, "image": 16, "vocab": 100}
+        return MixedWorkload(omni.SIZES["tiny"] | small, 300, 1, seconds=1)
+    positions, repeats = (49152, 10) if device.type == "cuda" else (2400, 1)
+    return MixedWorkload(omni.SIZES["base"] | {"vocab": 8000}, positions, repeats)
+
+
+def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
+    where = resolve_device(device)
+    workload = make_workload(size, where)
+    config = omni.Config.model_validate(workload.model)
+    torch.manual_seed(1)
+    model = omni.Model(config).to(where).train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=True)
+    precision = "bf16" if where.type == "cuda" else "fp32"
+    step = GradientStep(TranscribeObjective(model, 0.1, 0), where, precision=precision)
+    batches = {kind: make_batch(kind, workload, config, workload.positions).to(where) for kind in KINDS}
+    third = [make_batch(kind, workload, config, workload.positions // 3).to(where) for kind in KINDS]
+    mixed = [replace(batch, number=number) for number, batch in enumerate(third)]
+
+    def positions(kind: str, batch: Batch) -> int:
+        return len(batch["source"]) * row_positions(kind, workload, config)
+
+    def run_round(kinds: tuple[str, ...], micro_batches: list[Batch]) -> RunRound:
+        work = sum(map(positions, kinds, micro_batches))
+
+        def go(number: int) -> float:
+            for each in range(workload.repeats):
+                step.run(number * workload.repeats + each, micro_batches)
+                optimizer.step()
+                optimizer.zero_grad()
+            return float(workload.repeats * work)
+
+        return go
+
+    print("timing mixed batches …", file=sys.stderr)
+    programs = {"mixed": run_round(KINDS, mixed)}
+    programs |= {kind: run_round((kind,), [batch]) for kind, batch in batches.items()}
+    facts = [
+        f"width {config.width}, {config.layers} + {config.decoder_layers or config.layers} layers; a step of about "
+        f"{workload.positions:,} positions; targets of {workload.tokens} tokens, of images {workload.caption}"
+    ]
+    section = Section("training", "positions/s", rounds(programs, count, where), ("mixed",), facts)
+    print(section.table(), file=sys.stderr, flush=True)
+    return Report("multimodal", environment(where) | {"size": size, "rounds": count}, [section])
+
+
+def row_positions(kind: str, workload: MixedWorkload, config: omni.Config) -> int:
+    """The positions of one input."""
+    patches = (config.image // config.patch) ** 2
+    return {"text": workload.tokens, "images": patches, "sound": workload.seconds * 100 // STRIDE}[kind]
+
+
+def make_batch(kind: str, workload: MixedWorkload, config: omni.Config, count: int) -> Batch:
+    """Random inputs of one kind with about `count` positions, and random targets."""
+    generator = torch.Generator().manual_seed(2)
+    rows = max(count // row_positions(kind, workload, config), 1)
+    tokens = workload.caption if kind == "images" else workload.tokens
+    if kind == "text":
+        source = Inputs("tokens", torch.randint(4, config.vocab, (rows, workload.tokens), generator=generator))
+    elif kind == "images":
+        source = Inputs("pixels", torch.randn(rows, 3, config.image, config.image, generator=generator))
+    else:
+        source = Inputs("frames", torch.randn(rows, workload.seconds * 100, config.bins, generator=generator))
+    target = torch.randint(4, config.vocab, (rows, tokens), generator=generator)
+    fields = {"source": source, "target": Inputs("tokens", target), "labels": Inputs("tokens", target.roll(-1, 1))}
+    return Batch(fields, rows * tokens)

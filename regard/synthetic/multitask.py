@@ -1,0 +1,26 @@
+"""Embedded data of three kinds: dates in another language, scenes with a sentence, Morse code with its text."""
+
+from collections.abc import Callable
+
+from ..config.multitask import MultitaskData
+from ..data.examples import Examples
+from ..data.manifest import AUDIO, IMAGE, TEXT, SourceTag
+from ..data.task_mixture import TaggedExamples
+from .captions import make_captions
+from .dates import make_dates
+from .morse import make_drills
+
+LOCALES = ("en", "de")  # of the dates
+SHARES = {"dates": 2.5, "scenes": 1.0, "morse": 1.5}  # examples of each source, in data.examples
+
+
+def make_multitask(data: MultitaskData, split: str) -> Examples:
+    """The train, valid or test split of the sources in data.sources."""
+    counts = {name: round(share * data.examples) for name, share in SHARES.items()}
+    sources: dict[str, tuple[str, Callable[[], Examples]]] = {
+        "dates": (TEXT, lambda: make_dates(LOCALES, counts["dates"], seed=1)[split]),
+        "scenes": (IMAGE, lambda: make_captions(counts["scenes"], data.shapes)[split]),
+        "morse": (AUDIO, lambda: make_drills(counts["morse"])[split]),
+    }
+    chosen = [(name, *sources[name]) for name in data.sources]
+    return TaggedExamples([(SourceTag(kind, name), make()) for name, kind, make in chosen])

@@ -1,0 +1,285 @@
+"""Texts, images and sound in one model: prediction by kind and task, evaluation, errors, and single tasks."""
+
+import json
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.cli.app import main
+from regard.data.task_mixture import TaskMixture
+from regard.errors import UserError
+from regard.processors.read_sound import Sound
+from regard.tasks.multitask_items import Item, as_item, is_single
+from regard.training import curves
+from regard.training.step import GradientStep
+
+SETTINGS = {
+    "model.size": "tiny", "model.width": 32, "model.heads": 2, "model.layers": 1, "model.decoder_layers": 1,
+    "model.inner": 48, "model.channels": 4, "model.image": 16, "model.patch": 8, "tokenizer.kind": "char", "data.rate": 8000,
+    "data.bins": 20, "data.crop": 1, "data.flip": False, "train.steps": 3, "train.warmup": 1, "train.tokens": 400,
+    "train.tensorboard": False, "train.metric": "exact", "decode.kind": "greedy", "decode.max_tokens": 5, "device": "cpu",
+}  # fmt: skip
+RNG = np.random.default_rng(1)
+IMAGE = RNG.integers(0, 256, (16, 16, 3), np.uint8)
+SOUND = Sound(RNG.normal(0, 0.1, 4000).astype(np.float32), 8000)
+LINES = [
+    *({"text": text, "target": text[::-1], "task": "reverse"} for text in ("abc", "bca", "cab", "acb")),
+    *({"text": text, "target": text, "task": "copy"} for text in ("abc", "ccb", "bab")),
+    *({"image": RNG.integers(0, 256, (16, 16, 3), np.uint8), "target": "abba"} for _ in range(3)),
+    *({"audio": Sound(RNG.normal(0, 0.1, 3000).astype(np.float32), 8000), "target": "cc"} for _ in range(3)),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with mock.patch.object(curves, "draw", lambda folder: None):
+        data = {"train": LINES, "valid": LINES[::2]}
+        regard.train("multitask", SETTINGS, data=data, out=(out := tmp_path_factory.mktemp("omni") / "run"))
+    return out
+
+
+@pytest.fixture(scope="module")
+def predictor(run):
+    return regard.load(run)
+
+
+def test_validation_has_a_loss_for_every_kind_and_a_score_for_every_task(run):
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = next(each for each in reversed(records) if "text_loss" in str(each))
+    whole = found.get("valid", found)
+    assert {"loss", "text_loss", "image_loss", "audio_loss", "exact", "reverse_exact", "copy_exact"} <= whole.keys()
+
+
+def test_the_kind_decides_the_task_unless_there_are_several(predictor):
+    found = predictor.predict([IMAGE, SOUND], details=True)
+    assert [(each["kind"], each["task"]) for each in found] == [("image", "image"), ("audio", "audio")]
+    assert found[0]["positions"] == ["1,1", "1,2", "2,1", "2,2"] and len(found[0]["logprobs"]) >= 1
+    assert all(0 <= place < len(each["positions"]) for each in found for place in each["alignment"])
+    with pytest.raises(UserError, match="2 tasks for inputs of kind text; choose one: decode.task=reverse"):
+        predictor.predict("abc")
+    with pytest.raises(UserError, match="decode.task is 'revers', which this run did not learn; .* mean reverse"):
+        predictor.predict("abc", task="revers")
+    both = predictor.predict([{"text": "abc", "task": "copy"}, {"text": "abc", "task": "reverse"}], details=True)
+    assert [each["task"] for each in both] == ["copy", "reverse"]
+    assert both[0]["logprob"] != both[1]["logprob"]  # the decoder reads the tag
+    assert both[0]["positions"] == ["a", "b", "c", "■"]
+    assert predictor.predict({"text": " ", "task": "copy"}) == ""
+
+
+def test_results_do_not_depend_on_the_other_inputs(predictor):
+    items = [IMAGE, {"text": "cab", "task": "copy"}, SOUND, {"text": "abcabc", "task": "reverse"}]
+    together = predictor.predict(items, details=True, kind="beam", nbest=2)
+    for item, whole in zip(items, together, strict=True):
+        alone = predictor.predict(item, details=True, kind="beam", nbest=2)
+        assert alone["text"] == whole["text"] and alone["logprob"] == pytest.approx(whole["logprob"], abs=1e-4)
+        assert len(whole["nbest"]) == 2
+    assert predictor.predict(SOUND, prefix="a").startswith("a")
+
+
+def test_scores_are_those_of_the_search(predictor):
+    found = predictor.predict([IMAGE, SOUND], details=True, max_tokens=30)
+    scores = predictor.score([IMAGE, SOUND], [each["text"] for each in found], details=True)
+    for each, scored in zip(found, scores, strict=True):
+        assert scored["logprobs"][: len(each["logprobs"])] == pytest.approx(each["logprobs"], abs=1e-4)
+    assert predictor.score(IMAGE, "ab") == pytest.approx(predictor.score([IMAGE], ["ab"])[0])
+    for wrong in ((IMAGE, None), ([IMAGE], "ab")):
+        with pytest.raises(UserError, match="score takes an input and its target"):
+            predictor.score(*wrong)
+    with pytest.raises(UserError, match="there are 1 inputs and 2 targets"):
+        predictor.score([IMAGE], ["a", "b"])
+
+
+def test_attention_is_over_tokens_patches_and_times(predictor):
+    for item, first in ((IMAGE, "1,1"), (SOUND, "0.01"), ({"text": "cab", "task": "copy"}, "c")):
+        view = predictor.look(item, "ab")
+        assert view.source[0] == first and view.target == ["a", "b", "■"]
+        assert tuple(view.cross().shape) == (3, len(view.source))
+        torch.testing.assert_close(view.cross().sum(1), torch.ones(3))
+    assert predictor.look(IMAGE).target[-1] == "■"
+
+
+def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
+    metrics, found, references = predictor.evaluate_with_outputs(regard.data.memory.evaluation_sides(LINES))
+    assert metrics["examples"] == len(LINES) == len(found) and references[0] == "cba"
+    tasks = metrics["tasks"]
+    assert {name: [*each] for name, each in tasks.items()} == {
+        "reverse": ["bleu", "chrf", "exact"], "copy": ["bleu", "chrf", "exact"], "image": ["bleu", "chrf", "exact"],
+        "audio": ["wer", "cer", "exact"],
+    }  # fmt: skip
+    assert metrics["exact"] == pytest.approx(sum(each["exact"] for each in tasks.values()) / 4)
+    mixture = TaskMixture(regard.data.manifest.ManifestRecords("x", LINES, predictor.run.data))
+    assert metrics["loss"] == pytest.approx(predictor.losses(mixture)["loss"])
+    signatures, results = predictor.paired_test([found, found], references)
+    assert signatures and results
+    with pytest.raises(
+        UserError, match="record 1 has the task sing .audio., which data.train never has; expected reverse"
+    ):
+        predictor.evaluate([{"audio": SOUND, "target": "a", "task": "sing"}])
+
+
+def test_items_are_told_apart_by_a_rule(tmp_path):
+    from PIL import Image
+
+    assert as_item("a sentence.") == Item("text", "a sentence.")
+    assert as_item("a.png").kind == as_item(tmp_path / "a.JPG").kind == as_item(Image.new("L", (2, 2))).kind == "image"
+    assert as_item("b.wav").kind == as_item(SOUND).kind == as_item(np.zeros(9)).kind == "audio"
+    assert as_item(np.zeros((4, 4))).kind == "image" and as_item({"text": "a.png"}) == Item("text", "a.png")
+    assert is_single(SOUND) and is_single({"text": "a"}) and not is_single(["a"]) and not is_single(("a", "b"))
+    for wrong, message in (
+        (tmp_path / "a.doc", "neither an image nor"),
+        (5, "a int is no text"),
+        ({}, "an input has no"),
+    ):
+        with pytest.raises(UserError, match=message):
+            as_item(wrong)
+
+
+def test_the_command_line_reads_files_by_their_names(run, tmp_path, capsys, monkeypatch):
+    import io
+
+    import soundfile
+    from PIL import Image
+
+    Image.fromarray(IMAGE).save(tmp_path / "a.png")
+    soundfile.write(tmp_path / "b.wav", SOUND.samples, 8000)
+    (tmp_path / "c.txt").write_text("abc\nbca\n")
+    (tmp_path / "d.jsonl").write_text('{"image": "a.png"}\n\n{"text": "cab", "task": "copy"}\n')
+    files = [str(tmp_path / name) for name in ("a.png", "b.wav", "c.txt", "d.jsonl")]
+    assert main(["predict", str(run), *files, "decode.task=copy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc\ncc\n")))
+    assert main(["predict", str(run), "--task", "copy", "--json"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["path"], each["kind"], each["task"]) for each in records] == [
+        ("stdin:1", "text", "copy"), ("stdin:2", "text", "copy")
+    ]  # fmt: skip
+    assert records[0]["text"] == lines[2]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.png").rename(tmp_path / "folder" / "a.png")
+    assert main(["predict", str(run), str(tmp_path / "folder")]) == 0
+    assert main(["look", str(run), str(tmp_path / "folder" / "a.png"), "--out", str(tmp_path / "look.png")]) == 0
+    assert (tmp_path / "look.png").stat().st_size > 1000
+    (tmp_path / "e.bin").write_text("a")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "f.jsonl").write_text('{"video": "a"}\n')
+    for name, message in (
+        ("e.bin", "e.bin is neither an image nor a recording by its name"),
+        ("empty", "has neither images nor recordings"),
+        ("f.jsonl", "f.jsonl:1: no input of a known kind"),
+    ):
+        capsys.readouterr()
+        assert main(["predict", str(run), str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def refused(message, tmp_path, lines=LINES, valid=LINES, **settings):
+    with pytest.raises(UserError, match=message):
+        regard.train("multitask", {**SETTINGS, **settings}, data={"train": lines, "valid": valid}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_data_are_refused_before_training(tmp_path):
+    refused("data.valid: .* has no line with 'audio', and data.train has; add some", tmp_path, valid=LINES[:9])
+    wrong = [{**LINES[0], "task": "other"}, *LINES]
+    refused("data.valid: .* record 1 has the task other .text., which data.train never has", tmp_path, valid=wrong)
+    refused("data.weights names the task 'x', which data.train lacks", tmp_path, **{"data.weights": "x:1"})
+    refused("decode.split is True, which is for texts alone", tmp_path, **{"decode.split": True})
+    with pytest.raises(UserError, match="model.family=vit cannot be used for the task multitask; expected one of omni"):
+        regard.train("multitask", {"model.family": "vit", "model.size": "tiny"}, data={"train": LINES}, out=tmp_path)
+
+
+def test_a_run_reads_the_kinds_that_it_learned(tmp_path):
+    with mock.patch.object(curves, "draw", lambda folder: None):
+        texts = regard.train("multitask", SETTINGS, data={"train": LINES[:4]}, out=tmp_path / "run")
+    assert texts.run.model.inputs == ("tokens",) and texts.predict("abc") == regard.load(tmp_path / "run").predict(
+        "abc"
+    )
+    with pytest.raises(UserError, match="this run reads text, but an input is of kind image; leave it out"):
+        texts.predict(IMAGE, task="reverse")
+    with pytest.raises(UserError, match="this run reads text, but an input is of kind audio; leave it out"):
+        texts.score(SOUND, "a")
+    values = json.loads((tmp_path / "run" / "run.json").read_text())
+    del values["processors"]["task"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="lacks the tags of its tasks; restore them"):
+        regard.load(tmp_path / "run")
+
+
+def test_a_run_without_a_processor_is_refused(run, tmp_path):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    values = json.loads((tmp_path / "run" / "run.json").read_text())
+    del values["processors"]["audio"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="run.json lists no processor of frames; restore it"):
+        regard.load(tmp_path / "run")
+
+
+def test_long_recordings_are_refused(predictor):
+    long = Sound(np.zeros(8000 * 31, np.float32), 8000)
+    with pytest.raises(UserError, match="a sound has 31.0 seconds and this run reads at most 30"):
+        predictor.predict(long)
+
+
+def test_gradients_of_a_step_do_not_depend_on_accumulation(run):
+    """The loss of a step is divided by the target tokens of all its kinds."""
+    from regard.config.run import resolve
+    from regard.tasks import prepare
+
+    gradients = []
+    for count in (1, 3):
+        given = {**SETTINGS, "train.accumulate": count, "model.dropout": 0.0, "model.ctc.weight": 0.3}
+        given["data.train"] = ((regard.data.memory.InMemory(LINES),),)
+        job = prepare(resolve("multitask", given).run, {}, torch.device("cpu"))
+        step = next(job.steps(0, 0))
+        GradientStep(job.objective, torch.device("cpu")).run(1, step.micro_batches)
+        gradients.append({name: each.grad for name, each in job.model.named_parameters()})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, each in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], each, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("task", ["translate", "caption", "transcribe"])
+def test_single_tasks_train_the_same_family(task, tmp_path):
+    own = {"transcribe": {"data.examples": 8, "model.ctc.weight": 0.3}}.get(task, {"data.examples": 30})
+    left = ("data.crop", "data.flip", "train.metric", *(("data.rate", "data.bins") if task != "transcribe" else ()))
+    given = {key: value for key, value in SETTINGS.items() if key not in left}
+    given |= {"model.family": "omni", "train.steps": 1, "train.eval_every": 99, **own}
+    with mock.patch.object(curves, "draw", lambda folder: None), small_data():
+        found = regard.train(task, given, out=tmp_path / "run")
+    assert found.run.model.inputs == {"translate": ("tokens",), "caption": ("pixels",), "transcribe": ("frames",)}[task]
+    assert isinstance(found.predict({"translate": "4 July 2026", "caption": IMAGE, "transcribe": SOUND}[task]), str)
+
+
+def small_data():
+    from contextlib import ExitStack
+
+    from regard.synthetic import captions, dates, morse
+
+    stack = ExitStack()
+    for module in (captions, dates, morse):
+        stack.enter_context(mock.patch.object(module, "HELD_OUT", 4))
+    return stack
+
+
+def test_one_vocabulary(tmp_path):
+    with pytest.raises(UserError, match="the positions of patches need a width that 4 divides, not 34"):
+        regard.resolve("multitask", {"model.width": 34, "model.heads": 2})
+    with pytest.raises(UserError, match="model.target_vocab is .*, but model.family=omni has one vocabulary; use"):
+        regard.train(
+            "translate",
+            {
+                "model.family": "omni",
+                "model.size": "tiny",
+                "tokenizer.joint": False,
+                "data.examples": 50,
+                "tokenizer.vocab": 300,
+            },
+            out=tmp_path / "run",
+        )
