@@ -1,8 +1,8 @@
 """`python -m benchmarks look`: the time and size of a page of attention, and how soon a browser shows it.
 
 An encoder reads a text of 200 tokens with 12 layers × 12 heads. Its weights are random: as they are ("random"), where
-attention is almost uniform and compresses worst, and with queries and keys scaled so that attention is as peaked as
-that of trained encoders ("peaked": the entropy of a head is printed beside both).
+attention is almost uniform and compresses worst, and with queries and keys scaled by PEAKED ("peaked"), which
+stands for sharper heads. The factor is not fitted to a trained model; the entropy of a head is printed beside both.
 """
 
 import shutil

@@ -294,7 +294,9 @@ def test_look_reads_a_record(folder, tmp_path, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             kind = type(regard.load(folder / task))
             own = kind.look
-            patch.setattr(kind, "look", lambda self, *texts: looked.append(texts) or own(self, *texts))
+            patch.setattr(
+                kind, "look", lambda self, *given: looked.append(tuple(filter(None, given))) or own(self, *given)
+            )
             return run_cli(capsys, "look", folder / task, *arguments)[1]
 
     write_table(Path("test.csv"), {"text": TEXTS, "label": LABELS})

@@ -60,6 +60,7 @@ def compare_passes(case: Case) -> int:
     return compared
 
 
+@torch.no_grad()
 def test_a_model_with_memory_attends_as_far_as_it_generates() -> None:
     """Transformer-XL: tokens that are generated do not see what is older than the memory."""
     subject = case_subject(next(case for case in WRITERS if case[0] == "xl"), memory=4)

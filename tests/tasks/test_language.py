@@ -612,7 +612,7 @@ def test_look_is_causal(objectives, tmp_path):
     for family in FAMILIES:
         view = objectives(family).predictor.look("the cat", " sees")
         assert view.tokens[0] == "□" and "".join(view.tokens[1:]).replace("▁", " ") == "the cat sees"
-        weights = view.weights()
+        weights = torch.from_numpy(view.weights())
         assert weights.shape == (len(view.tokens), len(view.tokens))
         assert torch.allclose(weights.sum(1), torch.ones(len(weights)), atol=1e-5)
         assert weights.triu(1).abs().max() < 1e-6

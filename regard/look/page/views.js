@@ -336,7 +336,7 @@ async function alignmentView() {
   const frames = keys.segments.find((each) => each.kind === "frames");
   if (frames) {
     const canvas = make("canvas", {style: "width:100%"}), marks = links.map(({i, j}) => ({place: j, label: bare(queries.labels[i])}));
-    panel.append(canvas);
+    panel.append(make("div", {}, canvas));  // the canvas is as wide as its parent, without padding
     requestAnimationFrame(() => drawSpectrogram(canvas, frames, null, {marks}));
   } else if (keys.textual) panel.append(alignmentCanvas(map, links, rows, columns));
   else return message("No alignment here", "The source has no words; the picture shows where each position attends.");
