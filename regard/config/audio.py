@@ -1,6 +1,6 @@
 """The settings of tasks that read sound."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,10 +15,9 @@ Temperatures = Annotated[tuple[Temperature, ...], Field(min_length=1)]
 Decibels = Annotated[float, Field(ge=-20, le=100)]
 
 
-class SoundData(TableData):
-    """Recordings with their transcripts, and how the recordings are changed in training."""
+class Recordings(TableData):
+    """Recordings as frames, and how they are changed in training."""
 
-    max_tokens: Positive = 1000  # of a transcript
     max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
@@ -30,8 +29,22 @@ class SoundData(TableData):
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
     bin_masks: Count = 0  # random ranges of bins that are masked
     bin_width: Count = 15  # the most bins of one
-    curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
     examples: Positive = 20000  # embedded training recordings
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> Self:
+        if self.snr[0] > self.snr[1]:
+            raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+        if self.bin_masks and self.bin_width > self.bins:
+            raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
+        return self
+
+
+class SoundData(Recordings):
+    """Recordings with their transcripts."""
+
+    max_tokens: Positive = 1000  # of a transcript
+    curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
     # Whisper alone
     language: str = "en"  # of the recordings
     task: Literal["transcribe", "translate"] = "transcribe"  # what the transcripts are; translate: into English
@@ -39,14 +52,10 @@ class SoundData(TableData):
     prompts: bool = True  # keep what transcripts have between <|startofprev|> and <|startoftranscript|>
 
     @model_validator(mode="after")
-    def _check_ranges(self) -> "SoundData":
-        if self.snr[0] > self.snr[1]:
-            raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+    def _check_times(self) -> "SoundData":
         if self.timestamps and any(speed != 1 for speed in self.speed):
             speeds = ",".join(f"{speed:g}" for speed in self.speed)
             raise ValueError(f"data.speed is {speeds}, which makes the times of data.timestamps wrong; leave one out")
-        if self.bin_masks and self.bin_width > self.bins:
-            raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
         return self
 
 

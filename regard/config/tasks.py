@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from .audio import SoundData, SpeechEval, TranscribeDecode
+from .contrastive import ContrastiveData, ContrastiveDecode
 from .registry import Registry
 from .schema import (
     Base,
@@ -43,6 +44,7 @@ BITS_PER_BYTE, WORD_PERPLEXITY = Metric("bits_per_byte", False), Metric("word_pe
 BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", True)
 ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
 AP, AP50 = Metric("ap", True), Metric("ap50", True)
+RETRIEVAL = tuple(Metric(name, True) for name in ("r1", "text_to_item_r1", "item_to_text_r1"))
 WER, CER = Metric("wer", False), Metric("cer", False)
 
 
@@ -71,5 +73,6 @@ BUILTIN = {
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
+    "contrastive": TaskSettings(ContrastiveData, ContrastiveDecode, (LOSS, *RETRIEVAL, ACCURACY), head="none"),
 }
 TASKS = Registry("task", BUILTIN)

@@ -8,10 +8,9 @@ from .schema import Data, TableData
 from .types import Base, Count, Positive, Share, Strings
 
 
-class ImageData(TableData):
-    """Images with labels, and how they are changed in training."""
+class SquareImages(TableData):
+    """Images that are resized to squares, and how they are changed in training."""
 
-    names: Strings = ()  # of labels that are given by their index
     size: Count = 0  # side of the images in pixels; 0: model.image
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of each channel, subtracted
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of each channel, divided by
@@ -21,9 +20,20 @@ class ImageData(TableData):
     randaugment: Count = 0  # random operations on each image (1909.13719)
     strength: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these operations
     erase: Share = 0.0  # how often a random rectangle is erased
+    examples: Positive = 20000  # embedded training images
+
+
+class NamedImages(SquareImages):
+    """Images with names: labels, or texts."""
+
+    names: Strings = ()  # of labels that are given by their index
+
+
+class ImageData(NamedImages):
+    """Images with labels."""
+
     mixup: Annotated[float, Field(ge=0)] = 0.0  # alpha of mixup (1710.09412); 0: off
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # alpha of CutMix (1905.04899); with mixup, each half of the time
-    examples: Positive = 20000  # embedded training images
 
 
 class ImageDecode(Base):

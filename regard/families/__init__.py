@@ -26,6 +26,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "whisper": "regard.families.whisper",
     "nat": "regard.families.nat",
     "cmlm": "regard.families.cmlm",
+    "clip": "regard.families.clip",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

@@ -22,6 +22,10 @@ def any_length(config: Any) -> int | None:
     return None
 
 
+def only_tokens(config: Any) -> Modality:
+    return "tokens"
+
+
 def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
@@ -36,6 +40,7 @@ class ModelSpec:
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
+    source: Callable[[Any], Modality] = only_tokens  # what it embeds beside texts, by its config
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 

@@ -22,6 +22,7 @@ from . import ctranslate2, peft
 from .huggingface import (
     bert_export,
     causal_parity,
+    clip_export,
     detr,
     gpt2_export,
     longformer_export,
@@ -91,6 +92,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "whisper"): Exporter(
         "a Whisper folder", whisper.unsupported, whisper_export.write, whisper_export.check, whisper_export.usage,
         lambda c: "automatic-speech-recognition",
+    ),
+    ("huggingface", "clip"): Exporter(
+        "a CLIP folder", clip_export.unsupported, clip_export.write, clip_export.check, clip_export.usage,
+        lambda c: "zero-shot-image-classification",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

@@ -28,6 +28,7 @@ NAMES = (
     "classify-image",
     "detect",
     "transcribe",
+    "contrastive",
 )
 BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name.replace('-', '_')}" for name in NAMES}
 TASKS = Registry("task", BUILTIN)  # a module, or its import name

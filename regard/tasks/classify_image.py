@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings
 from ..config.schema import Base, Sides
-from ..config.vision import ImageData, ImageDecode
+from ..config.vision import ImageDecode, SquareImages
 from ..data.examples import Examples
 from ..data.images import labeled_images, open_images
 from ..data.loader import Loader
@@ -223,12 +223,12 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     return ClassifyImageJob(predictor, splits)
 
 
-def image_processor(data: ImageData, model: Any, kept: ImageProcessor | None = None) -> ImageProcessor:
+def image_processor(data: SquareImages, model: Any, kept: ImageProcessor | None = None) -> ImageProcessor:
     """How images are read: squares of data.size pixels, changed in training as data.* says.
 
     `kept` is the processor of a start: how it resizes and normalizes stays, unless data.* says otherwise.
     """
-    side, usual = data.size or model.image, ImageData()
+    side, usual = data.size or model.image, SquareImages()
     image = kept or ImageProcessor(resize=side, crop=side)
     return replace(
         _resized(image, side), mean=image.mean if kept and data.mean == usual.mean else data.mean,

@@ -224,6 +224,19 @@ class DetectResult(Result):
     height: int
 
 
+# --- items and texts in one space ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ContrastiveRequest(Request):
+    """An item to choose a label for: the text that is nearest to it."""
+
+    item: Any  # a text; an image or a recording, if the run reads them
+    labels: tuple[str, ...] | None = None  # at least two
+    template: str | None = None  # the text of a label, such as "a photo of {}"
+    top: int | None = None
+
+
 # --- texts from sound ------------------------------------------------------------------------------------------------
 
 

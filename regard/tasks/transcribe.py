@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config.audio import SoundData, TranscribeDecode
+from ..config.audio import Recordings, SoundData, TranscribeDecode
 from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
 from ..data.examples import Examples
@@ -317,7 +317,7 @@ def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
-def augmented(sound: SoundFrames, data: SoundData) -> SoundFrames:
+def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
     """The processor with the changes of data.* in training."""
     return replace(
         sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
@@ -325,14 +325,14 @@ def augmented(sound: SoundFrames, data: SoundData) -> SoundFrames:
     )  # fmt: skip
 
 
-def new_frames(data: SoundData, examples: Examples) -> FilterbankProcessor:
+def new_frames(data: Recordings, examples: Examples) -> FilterbankProcessor:
     """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
     plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data))
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
     return with_statistics(plain, (examples[int(index)][0] for index in chosen))
 
 
-def window_frames(data: SoundData, frames: int) -> AudioProcessor:
+def window_frames(data: Recordings, frames: int) -> AudioProcessor:
     """Log-mel frames of recordings that are filled up with silence, so that they have `frames`."""
     hop = hop_samples(data)
     seconds, rest = divmod(frames * hop, data.rate)
@@ -351,7 +351,7 @@ def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) 
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
-def hop_samples(data: SoundData) -> int:
+def hop_samples(data: Recordings) -> int:
     return max(round(data.rate * data.hop / 1000), 1)
 
 
