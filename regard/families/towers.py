@@ -28,6 +28,7 @@ class TowerConfig(Base):
     layers: Positive = 3
     inner: Positive = 512
     dropout: Share = 0.0
+    depth_dropout: Share = 0.0  # stochastic depth: how often the last layer is skipped; earlier ones in proportion
     attention: slots.Dense = slots.Dense()
     feed: Feed = slots.Feed(act="quick_gelu")
     norm: Norm = slots.LayerNorm()
@@ -100,11 +101,15 @@ def stack_layers(c: TowerConfig, positions: Any = None, causal: bool = False) ->
         Layer(
             c.attention.build(c.width, c.heads),
             c.feed.build(c.width, c.inner, bias=True),
-            lambda: Residual(norm(), norm_first=True, dropout=c.dropout),
+            partial(new_residual, c, c.depth_dropout * number / max(c.layers - 1, 1)),
         )
-        for _ in range(c.layers)
+        for number in range(c.layers)
     ]
     return Stack(layers, norm(), positions, causal)
+
+
+def new_residual(c: TowerConfig, skipped: float) -> Residual:
+    return Residual(c.norm.build(c.width), True, c.dropout, skipped)
 
 
 class TextTower(Tower):

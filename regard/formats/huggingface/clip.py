@@ -48,6 +48,7 @@ def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
         Field(f"{ours}.layers", "num_hidden_layers", 12),
         Field(f"{ours}.inner", "intermediate_size", inner),
         Fixed(f"{ours}.dropout", 0.0),
+        Fixed(f"{ours}.depth_dropout", 0.0),
         Fixed(f"{ours}.attention.kind", "dense", "expected dense"),
         Fixed(f"{ours}.attention.scaled", True, "expected true: CLIP scales its scores"),
         Field(f"{ours}.attention.dropout", "attention_dropout", 0.0),
