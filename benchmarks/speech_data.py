@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -168,8 +169,8 @@ def write_spoken(
         (text, voices[int(rng.integers(len(voices)))], int(rng.integers(140, 200)), out / name / f"{i:05d}{suffix}")
         for i, text in enumerate(texts)
     ]
-    with ThreadPoolExecutor() as pool:
-        paths = list(pool.map(lambda job: speak(*job, rate), jobs))
+    with ProcessPoolExecutor() as pool:
+        paths = list(pool.map(partial(speak, rate=rate), *zip(*jobs, strict=True), chunksize=16))
     write_rows(out / f"{name}.tsv", zip(paths, map(normalize, texts), strict=True))
 
 

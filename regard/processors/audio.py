@@ -82,7 +82,8 @@ def log_mel(samples: Tensor, sound: AudioProcessor) -> Tensor:
     hann = torch.hann_window(sound.window)
     spectrum = torch.stft(samples, sound.window, sound.hop, window=hann, center=False, return_complex=True).T
     energies = torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag)  # (frames, frequencies), contiguous
-    return (energies @ mel_filters(sound.rate, sound.window, sound.bins).T).clamp_(min=FLOOR).log10_()
+    with torch.autocast("cpu", enabled=False):  # a model beside it may run in bf16
+        return (energies @ mel_filters(sound.rate, sound.window, sound.bins).T).clamp_(min=FLOOR).log10_()
 
 
 def scale_decades(decades: Tensor, floor: float) -> Array:

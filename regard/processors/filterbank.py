@@ -122,7 +122,8 @@ class FilterbankProcessor(SoundFrames):
         emphasized[:, 1:].addcmul_(centered[:, :-1], povey_window(self.window)[1:], value=-PREEMPHASIS)
         spectrum = torch.view_as_real(torch.fft.rfft(emphasized, self.fft_size))
         power = spectrum.square_().sum(-1).float()  # at the window's first sample, which is 0, nothing is emphasized
-        return (power @ kaldi_filters(self.rate, self.fft_size, self.bins)).clamp(min=FLOOR).log()
+        with torch.autocast("cpu", enabled=False):  # a model beside it may run in bf16
+            return (power @ kaldi_filters(self.rate, self.fft_size, self.bins)).clamp(min=FLOOR).log()
 
     def _normalize(self, frames: Array) -> Array:
         if not self.mean:

@@ -10,6 +10,7 @@ import soundfile
 import torch
 
 from regard.errors import UserError
+from regard.processors.audio import AudioProcessor
 from regard.processors.filterbank import FilterbankProcessor, with_statistics
 from regard.processors.read_sound import Sound
 from regard.processors.saved import load_processor
@@ -78,6 +79,13 @@ def test_frames_agree_with_transformers(name):
     theirs = Speech2TextFeatureExtractor(do_ceptral_normalize=False)
     expected = theirs(SOUNDS[name], sampling_rate=RATE, return_tensors="np")["input_features"][0]
     assert np.abs(FilterbankProcessor().encode(SOUNDS[name]) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("processor", [FilterbankProcessor(), AudioProcessor()])
+def test_frames_do_not_depend_on_the_precision_of_a_model(processor):
+    expected = processor.encode(SOUNDS["noise"])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(processor.encode(SOUNDS["noise"]), expected)
 
 
 def test_lengths_and_times():

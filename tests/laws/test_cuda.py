@@ -273,6 +273,7 @@ def test_captured_step_equals_eager(beams, family):
             cache.branch(beams, 20)
     fed = torch.randint(3, 97, shape, device="cuda")
     aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())  # the caches may not be filled yet
     with torch.cuda.stream(aside):  # warm-up, on both caches so that they stay equal
         for _ in range(3):
             for cache in caches:
