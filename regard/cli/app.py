@@ -29,6 +29,7 @@ from .options import (
     Details,
     Drawings,
     Force,
+    Labels,
     Language,
     Plugins,
     Prompt,
@@ -36,6 +37,7 @@ from .options import (
     Settings,
     Similar,
     SpokenTask,
+    Template,
     Top,
     TranscriptFiles,
     TranscriptFormats,
@@ -174,6 +176,8 @@ def predict(
     top: Top = None,
     embed: Annotated[bool, typer.Option("--embed", help="Print the embedding of every line as a JSON list.")] = False,
     similar: Similar = None,
+    labels: Labels = None,
+    template: Template = None,
     coco: CocoFile = None,
     draw: Drawings = None,
     out: TranscriptFiles = None,
@@ -188,10 +192,12 @@ def predict(
 
     changes, files = split_arguments(arguments or [])
     changes = add_options(changes, {"decode.language": language, "decode.task": task})
+    changes = add_options(changes, {"decode.labels": labels, "decode.template": template})
     check_outputs(coco, draw)
     outputs = parse_outputs(out or [], format)
     check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None, out=bool(outputs))
     check_exclusive(embed=embed, similar=similar is not None, details=details, out=bool(outputs))
+    check_exclusive(embed=embed, similar=similar is not None, labels=labels is not None)
     check_exclusive(coco=coco is not None, out=bool(outputs))
     check_exclusive(draw=draw is not None, out=bool(outputs))
     if prompt is not None:

@@ -60,6 +60,7 @@ SPEC = ModelSpec(
     frozenset(MODALITIES.values()),
     frozenset({"embedding"}),
     source=lambda c: MODALITIES[c.source.kind],
+    reading={"frames": {"source": {"kind": "audio", "channels": 4, **SMALL}}, "tokens": {"source": {"kind": "text"}}},
 )
 
 

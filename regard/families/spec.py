@@ -1,7 +1,7 @@
 """What a family reads and writes. A task declares what it needs, so a wrong pairing is refused before it is built."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ..parts.inputs import Modality
@@ -41,6 +41,7 @@ class ModelSpec:
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
     source: Callable[[Any], Modality] = only_tokens  # what it embeds beside texts, by its config
+    reading: Mapping[Modality, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 

@@ -226,11 +226,15 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
                 vectors.append(self._embed(self.source_side, self.source_side.encode_all(new)))
         return EmbeddedPairs(torch.cat(vectors), self.vectors([*texts])[0], [*texts], pairs)
 
+    def label_names(self) -> dict[str, str]:
+        """The labels by what an example may have for them: the label, or its text."""
+        settings: ContrastiveDecode = self.run.decode
+        texts = {settings.template.replace(SLOT, label): label for label in settings.labels}
+        return texts | {label: label for label in settings.labels}
+
     def choose_labels(self, examples: Examples, pairs: "EmbeddedPairs") -> tuple[list[str], list[str]]:
         """The nearest label of every example, and its text, which is one of the labels or its text."""
-        settings: ContrastiveDecode = self.run.decode
-        names = dict(zip(settings.labels, settings.labels, strict=True))
-        names |= {settings.template.replace(SLOT, label): label for label in settings.labels}
+        settings, names = self.run.decode, self.label_names()
         for index, (_, text) in enumerate(pairs.pairs):
             if pairs.texts[text] not in names:
                 raise UserError(
@@ -307,11 +311,15 @@ class ContrastiveJob(TrainingJob):
         if "valid" not in self.splits:
             return {}
         pairs = self.predictor.embed_pairs(self.splits["valid"])
+        with torch.autocast("cpu", enabled=False):  # cosines of bf16 would be equal where they are not
+            return self.valid_metrics(pairs)
+
+    def valid_metrics(self, pairs: EmbeddedPairs) -> dict[str, float]:
         metrics = pairs.retrieval()
         loss = pairs.loss(self.predictor.scale, self.run.train.batch or VALID_PAIRS)
         shown = {name: metrics[name] for name in ("r1", "item_to_text_r1", "text_to_item_r1")}
         metrics = {"loss": loss, **shown, "scale": self.predictor.scale}
-        if not self.run.decode.labels:
+        if not {*pairs.texts} <= self.predictor.label_names().keys():  # the texts are no labels
             return metrics
         found, references = self.predictor.choose_labels(self.splits["valid"], pairs)
         return metrics | {"accuracy": label_metrics(found, references)["accuracy"]}
