@@ -25,6 +25,7 @@ LEVELS = [
     ["config.decode"],
     ["config.schema"],
     ["config.audio", "config.tuning", "config.vision"],
+    ["config.contrastive"],
     ["config.tasks"],
     ["device", "parts"],
     ["adapt", "metrics"],

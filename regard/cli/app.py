@@ -13,7 +13,7 @@ from .arguments import add_options, parse_settings, split_arguments
 from .detections import check_outputs, save_detections
 from .inputs import InputReader, check_files, chunks, read_record
 from .io import (
-    check_exclusive,
+    check_predict_options,
     check_test_data,
     load_predictor,
     load_with_top,
@@ -191,15 +191,11 @@ def predict(
     from .embeddings import print_embeddings
 
     changes, files = split_arguments(arguments or [])
-    changes = add_options(changes, {"decode.language": language, "decode.task": task})
-    changes = add_options(changes, {"decode.labels": labels, "decode.template": template})
+    short = {"language": language, "task": task, "labels": labels, "template": template}
+    changes = add_options(changes, {f"decode.{name}": value for name, value in short.items()})
     check_outputs(coco, draw)
     outputs = parse_outputs(out or [], format)
-    check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None, out=bool(outputs))
-    check_exclusive(embed=embed, similar=similar is not None, details=details, out=bool(outputs))
-    check_exclusive(embed=embed, similar=similar is not None, labels=labels is not None)
-    check_exclusive(coco=coco is not None, out=bool(outputs))
-    check_exclusive(draw=draw is not None, out=bool(outputs))
+    check_predict_options(prompt, embed, similar, labels, details=details, coco=coco, draw=draw, out=outputs)
     if prompt is not None:
         if files:
             raise UserError(f"--prompt and the file {files[0]} are both given; give one of the two")

@@ -22,7 +22,7 @@ from .schema import (
     TextEval,
     TranslateDecode,
 )
-from .vision import DetectData, DetectDecode, ImageData, ImageDecode
+from .vision import CaptionData, CaptionDecode, DetectData, DetectDecode, ImageData, ImageDecode
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", 
 ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
 AP, AP50 = Metric("ap", True), Metric("ap50", True)
 RETRIEVAL = tuple(Metric(name, True) for name in ("r1", "text_to_item_r1", "item_to_text_r1"))
+CIDER = Metric("cider", True)
 WER, CER = Metric("wer", False), Metric("cer", False)
 
 
@@ -72,6 +73,7 @@ BUILTIN = {
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
+    "caption": TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
     "contrastive": TaskSettings(ContrastiveData, ContrastiveDecode, (LOSS, *RETRIEVAL, ACCURACY), head="none"),
 }

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from .decode import Seq2SeqDecode
 from .schema import Data, TableData
 from .types import Base, Count, Positive, Share, Strings
 
@@ -42,6 +43,31 @@ class ImageDecode(Base):
     top: Count = 0  # number of most likely labels, with probabilities; 0: the best one only
     normalize: bool = True  # embeddings have length 1
     batch: Positive = 32  # images per batch
+
+
+class CaptionData(SquareImages):
+    """Images with captions. A mirrored image may not fit its caption: "left of" would be wrong."""
+
+    max_tokens: Positive = 256  # of a caption
+    crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # the smallest share of an image that training crops; 1: no crop
+    flip: bool = False  # mirror half of the images
+
+
+class CaptionDecode(Seq2SeqDecode):
+    """Decoding of captions. max_tokens=0: at most 100 tokens."""
+
+    batch: Positive = 32  # images per batch
+
+    @model_validator(mode="after")
+    def _check_images(self) -> "CaptionDecode":
+        if self.split:
+            raise ValueError("decode.split is true, but an image has no sentences; set it to false")
+        if self.encoder_no_repeat_ngram_size:
+            raise ValueError(
+                f"decode.encoder_no_repeat_ngram_size is {self.encoder_no_repeat_ngram_size}, but an image has no "
+                "tokens; set it to 0"
+            )
+        return self
 
 
 Triple = tuple[float, float, float]

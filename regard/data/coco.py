@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,9 +20,7 @@ def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], di
     known = {_field(image, "id", path, "image", None) for image in content["images"]}
     for each in content["annotations"]:
         place = f"{path}, annotation {each.get('id') if isinstance(each, dict) else each!r:.40}"
-        image, category = _field(each, "image_id", path, "annotation", place), each.get("category_id")
-        if image not in known:
-            raise UserError(f"{place} belongs to image {image!r}, which `images` does not list; add it or remove it")
+        image, category = _known_image(each, known, path, place), each.get("category_id")
         if category not in names:
             raise UserError(f"{place} has category_id {category!r}, which `categories` does not list; correct it")
         corners = _corners(each.get("bbox"), place)
@@ -38,8 +36,33 @@ def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], di
     return annotations, {names[number]: number for number in sorted(names)}
 
 
-def read_coco(path: Path) -> dict[str, Any]:
-    """The object in a file of COCO annotations."""
+def coco_captions(path: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """For each image of a COCO caption file: its place, its file name, and its captions, each after its place."""
+    content = read_coco(path, ("images", "annotations"))
+    captions = defaultdict[Any, list[tuple[str, str]]](list)
+    known = {_field(image, "id", path, "image", None) for image in content["images"]}
+    for each in content["annotations"]:
+        place = f"{path}, annotation {each.get('id') if isinstance(each, dict) else each!r:.40}"
+        image = _known_image(each, known, path, place)
+        if not isinstance(text := each.get("caption"), str):
+            raise UserError(f"{place} has no caption; expected the captions of COCO, not its boxes or keypoints")
+        captions[image].append((place, text))
+    images = [(f"{path}, image {image['id']}", image) for image in content["images"]]
+    return [
+        (place, str(_field(image, "file_name", path, "image", place)), captions[image["id"]]) for place, image in images
+    ]
+
+
+def _known_image(annotation: Any, known: Collection[Any], path: Path, place: str) -> Any:
+    """The id of the image that an annotation belongs to."""
+    image = _field(annotation, "image_id", path, "annotation", place)
+    if image not in known:
+        raise UserError(f"{place} belongs to image {image!r}, which `images` does not list; add it or remove it")
+    return image
+
+
+def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "categories")) -> dict[str, Any]:
+    """The object in a file of COCO annotations, which has the expected lists."""
     try:
         with open_decompressed(path) as file:
             content = json.load(file)
@@ -47,7 +70,6 @@ def read_coco(path: Path) -> dict[str, Any]:
         raise archive_error(path, error) from error
     except ValueError as error:
         raise UserError(f"{path} is no JSON ({error}); expected COCO annotations") from error
-    expected = ("images", "annotations", "categories")
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in expected):
         raise UserError(f"{path} is no COCO annotation file; expected an object with the lists {', '.join(expected)}")
     return content

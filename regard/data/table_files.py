@@ -70,7 +70,7 @@ def open_table(patterns: Sequence[str], rule: ColumnRule, format: str, invalid: 
 
 def _content(name: str, format: str) -> str:
     """The format; a JSON file that holds no array has an object on every line."""
-    return "jsonl" if format == "json" and not _is_array(Path(name)) else format
+    return "jsonl" if format == "json" and not is_json_array(Path(name)) else format
 
 
 def _matches(pattern: str) -> list[str]:
@@ -161,7 +161,7 @@ def _read_text(path: Path, invalid: str) -> str:
 # --- JSON arrays -----------------------------------------------------------------------------------------------------
 
 
-def _is_array(path: Path) -> bool:
+def is_json_array(path: Path) -> bool:
     """True if a JSON file holds one array."""
     with open_decompressed(path) as file:
         try:

@@ -22,6 +22,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "cnn": "regard.families.cnn",
     "vit": "regard.families.vit",
     "detr": "regard.families.detr",
+    "captioner": "regard.families.captioner",
     "speech": "regard.families.speech",
     "whisper": "regard.families.whisper",
     "nat": "regard.families.nat",

@@ -186,6 +186,7 @@ if TYPE_CHECKING:
     from . import (
         bert,
         bigbird,
+        captioner,
         clip,
         cmlm,
         cnn,
@@ -205,11 +206,11 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
     _: tuple[Family, ...] = (
-        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech, whisper, nat, cmlm,
-        clip,
+        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, captioner, speech, whisper, nat,
+        cmlm, clip,
     )  # fmt: skip
 
-    def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
+    def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
 
     def _check_speech(model: speech.Model | whisper.Model) -> SpeechModel:

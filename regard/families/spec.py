@@ -26,6 +26,10 @@ def only_tokens(config: Any) -> Modality:
     return "tokens"
 
 
+def own_settings(config: Any) -> Any:
+    return config
+
+
 def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
@@ -42,6 +46,7 @@ class ModelSpec:
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
     source: Callable[[Any], Modality] = only_tokens  # what it embeds beside texts, by its config
     reading: Mapping[Modality, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
+    image: Callable[[Any], Any] = own_settings  # where `image` and `patch` are among the settings of a model of pixels
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 

@@ -28,6 +28,7 @@ from .huggingface import (
     longformer_export,
     marian_export,
     t5_export,
+    vision_encoder_decoder,
     vit,
     whisper,
     whisper_export,
@@ -96,6 +97,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "clip"): Exporter(
         "a CLIP folder", clip_export.unsupported, clip_export.write, clip_export.check, clip_export.usage,
         lambda c: "zero-shot-image-classification",
+    ),
+    ("huggingface", "captioner"): Exporter(
+        "a VisionEncoderDecoder folder", vision_encoder_decoder.unsupported, vision_encoder_decoder.write,
+        vision_encoder_decoder.check, vision_encoder_decoder.usage, lambda c: "image-to-text",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

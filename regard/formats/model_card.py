@@ -113,10 +113,13 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
 def reference_texts(run: Run) -> list[list[str]]:
     """The references of the validation data if it still exists: a signature states their number."""
     from ..data.pairs import split_references
+    from ..tasks import task_module
     from ..tasks.translate import data_split
 
+    open_split = getattr(task_module(run.task), "data_split", data_split)
     try:
-        return [split_references(each[1]) for each in data_split(run, "valid")]
+        examples = open_split(run, "valid")
+        return [split_references(examples.text(index, 1)) for index in range(len(examples))]
     except UserError:
         return []
 

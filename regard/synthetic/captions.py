@@ -18,8 +18,9 @@ COLORS: Mapping[str, tuple[int, int, int]] = {
 }  # fmt: skip
 TINT, GRAY, NOISE = 10, (110, 150), 5  # levels: of a color, of the background, and the standard deviation of the noise
 MOST = 3  # shapes of a scene
-SMALLEST, LARGEST = 14, (30, 24, 17)  # pixels of a shape, in scenes of one, two and three shapes
+SIZES = (22, 36), (20, 29), (16, 20)  # pixels of a shape: smallest and largest, in scenes of one, two and three shapes
 ASIDE = 8  # pixels between a shape and the middle line of its row or column, at most
+TURN = 0.2  # radians, at most, in both directions
 SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 500  # images for validation, and for test
 
@@ -110,13 +111,14 @@ def draw_arrangement(arrangement: Arrangement, rng: np.random.Generator) -> np.n
     canvas = Image.new("RGB", (SIDE * DRAWN, SIDE * DRAWN), (ground,) * 3)
     draw, count = ImageDraw.Draw(canvas), len(arrangement.shapes)
     for number, (color, shape) in enumerate(arrangement.shapes):
-        size = rng.uniform(SMALLEST, LARGEST[count - 1])
-        slack = (SIDE / count - size) / 2 - 1  # a shape stays in its own part of the row: the order is clear
+        size = rng.uniform(*SIZES[count - 1])
+        slack = (SIDE / count - size) / 2  # a shape stays in its own part of the row: the order is clear
+        reach = slack if count == 1 else ASIDE
         along = SIDE / count * (number + 0.5) + rng.uniform(-slack, slack)
-        aside = SIDE / 2 + rng.uniform(-ASIDE, ASIDE) * (1 if count > 1 else 2)
+        aside = SIDE / 2 + rng.uniform(-reach, reach)
         center = np.array([aside, along] if arrangement.column else [along, aside])
         tint = (np.array(COLORS[color]) + rng.integers(-TINT, TINT + 1, 3)).clip(0, 255)
-        turn = rng.uniform(-0.3, 0.3)
+        turn = rng.uniform(-TURN, TURN)
         for outline in OUTLINES[shape]:
             points = [(x * DRAWN, y * DRAWN) for x, y in turn_outline(outline, size / 2, turn, center)]
             draw.polygon(points, tuple(tint.tolist()))

@@ -27,6 +27,7 @@ NAMES = (
     "spans",
     "classify-image",
     "detect",
+    "caption",
     "transcribe",
     "contrastive",
 )

@@ -4,6 +4,8 @@ from dataclasses import asdict, fields
 
 from .base import Record
 from .requests import (
+    Caption,
+    CaptionResult,
     ClassifyResult,
     Completion,
     LanguageResult,
@@ -20,6 +22,7 @@ TRANSLATED = (*TRANSLATION, "source_pieces")
 EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
 TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
+CAPTION = tuple(field.name for field in fields(Caption) if field.name != "length")
 COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
 
@@ -43,6 +46,10 @@ def transcript_record(result: TranscribeResult) -> Record:
     record |= {"language": result.language} if result.language else {}
     record["words"] = [each._asdict() for each in result.words]
     return record | {"segments": segments, "nbest": [_record(each, TRANSCRIPT[:4]) for each in result.nbest]}
+
+
+def caption_record(result: CaptionResult) -> Record:
+    return _record(result, CAPTION) | {"nbest": [_record(each, CAPTION) for each in result.nbest]}
 
 
 def completion_record(result: LanguageResult) -> Record:

@@ -237,6 +237,46 @@ class ContrastiveRequest(Request):
     top: int | None = None
 
 
+# --- texts from images -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CaptionRequest(Request):
+    image: Any  # a path, bytes, a Pillow image, an array, or a tensor
+    strategy: Strategy | None = None
+    max_tokens: int | None = None  # 0: 100
+    prefix: str | None = None  # start of the output
+    include: tuple[str, ...] | None = None  # phrases that the output must contain
+    exclude: tuple[str, ...] | None = None  # phrases that the output may not contain
+    details: bool = False  # also tokens, log-probabilities and patches, which cost a second pass
+    min_tokens: int | None = None  # before END
+    repetition_penalty: float | None = None
+    rules: TokenRules | None = None  # of tokens by their ids
+
+
+@dataclass(frozen=True)
+class Caption:
+    """One hypothesis. Its tokens and patches are empty without details."""
+
+    text: str
+    score: float | None = None  # log-probability / length^length_penalty; None: no text satisfies decode.*
+    logprob: float | None = None
+    ended: bool | None = None  # False: cut by max_tokens
+    pieces: tuple[str, ...] = ()  # tokens
+    logprobs: tuple[float, ...] = ()  # of the tokens; END comes last
+    given: int = 0  # tokens of the prefix, which score and logprob exclude
+    patches: tuple[tuple[int, int], ...] = ()  # for every token, row and column of the most attended patch, from 0
+    missing: tuple[str, ...] = ()  # phrases of `include` that it lacks
+    length: int = 0  # generated tokens, END included
+
+
+@dataclass(frozen=True)
+class CaptionResult(Caption, Result):
+    """The best hypothesis; all of them are in `nbest`."""
+
+    nbest: tuple[Caption, ...] = ()
+
+
 # --- texts from sound ------------------------------------------------------------------------------------------------
 
 

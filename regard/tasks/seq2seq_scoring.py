@@ -1,11 +1,17 @@
 """The logits of encoder–decoder models for known targets."""
 
+from collections.abc import Sequence
+
+import numpy as np
 from torch import Tensor
 
 from ..data.batch import Batch
+from ..data.collate import prompted_targets
 from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
 from ..families.protocols import Seq2SeqModel
+from ..parts import Encoded
+from ..processors.tokenizers import Tokenizer
 
 
 def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
@@ -19,3 +25,20 @@ def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
 def decoder_states(model: Seq2SeqModel, batch: Batch) -> Tensor:
     """The decoder's output for a known target: (batch, tokens, width)."""
     return model.decode(batch["target"], model.encode(batch["source"]))
+
+
+def known_logprobs(
+    model: Seq2SeqModel,
+    encoded: Encoded,
+    prompts: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+) -> list[list[float]]:
+    """The log-probability of every token of known targets and of END, after prompts that end in START."""
+    ended = [np.array([*tokens, tokenizer.end], np.int32) for tokens in targets]
+    batch = prompted_targets([np.array(prompt) for prompt in prompts], ended, tokenizer.pad)
+    target, labels = (batch[name].to(encoded.states.device) for name in ("target", "labels"))
+    states = model.decode(target, encoded).flatten(0, 1)[labels.positions]
+    scores = model.logits(states).float().log_softmax(-1)
+    values = iter(scores.gather(-1, labels.values[:, None])[:, 0].tolist())
+    return [[next(values) for _ in ids] for ids in ended]

@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from ..config.audio import TranscribeDecode
 from ..config.schema import DecodeBase
-from ..data.collate import prompted_targets
 from ..data.sampler import sorted_batches
 from ..decode import Hypothesis
 from ..decode.joint_ctc import JointCTC
@@ -24,6 +22,7 @@ from ..processors.segments import segments
 from ..processors.sound_frames import SoundFrames
 from .finite import require_finite
 from .requests import TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
+from .seq2seq_scoring import known_logprobs
 from .source_generation import NO_CONSTRAINTS, SourceGeneration, SourceInputs
 from .token_times import TokenTimes
 from .transcripts import join_segments, make_transcript, shifted
@@ -189,13 +188,7 @@ class SoundGeneration(SourceGeneration[Array]):
             prompts, own = self.known_prompts(encoded), list(islice(rest, len(rows)))
             for prompt, tokens in zip(prompts, own, strict=True):
                 self.refuse_long_target(prompt, tokens)
-            ended = [np.array([*tokens, self.target.end], np.int32) for tokens in own]
-            batch = prompted_targets([np.array(prompt) for prompt in prompts], ended, self.target.pad)
-            target, labels = (batch[name].to(self.device) for name in ("target", "labels"))
-            states = self.model.decode(target, encoded).flatten(0, 1)[labels.positions]
-            scores = self.model.logits(states).float().log_softmax(-1)
-            values = iter(scores.gather(-1, labels.values[:, None])[:, 0].tolist())
-            found += [[next(values) for _ in ids] for ids in ended]
+            found += known_logprobs(self.model, encoded, prompts, own, self.target)
         return found
 
     def require_ctc(self, what: str) -> None:

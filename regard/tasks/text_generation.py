@@ -15,6 +15,8 @@ from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from .decode_settings import number_of_texts
 from .finite import require_finite
 from .requests import (
+    CaptionRequest,
+    CaptionResult,
     LanguageRequest,
     LanguageResult,
     TranscribeRequest,
@@ -80,8 +82,8 @@ class TextGeneration:
 
     def answer(
         self,
-        request: TranslateRequest | LanguageRequest | TranscribeRequest,
-        result: TranslateResult | LanguageResult | TranscribeResult,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest | CaptionRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult | CaptionResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1

@@ -12,7 +12,7 @@ from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
-from .requests import TranscribeRequest, TranslateRequest, TranslateResult, Translation
+from .requests import CaptionRequest, TranscribeRequest, TranslateRequest, TranslateResult, Translation
 
 OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
@@ -31,7 +31,7 @@ def make_requests(
 
 
 def changed_settings(
-    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest],
+    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest],
     run: Seq2SeqDecode,
     batch: int | None,
     names: tuple[str, ...] = OWN_SETTINGS,
@@ -51,7 +51,9 @@ def changed_settings(
     return changes
 
 
-def constraints_of(request: TranslateRequest | TranscribeRequest, run: Seq2SeqDecode) -> ConstraintRequest:
+def constraints_of(
+    request: TranslateRequest | TranscribeRequest | CaptionRequest, run: Seq2SeqDecode
+) -> ConstraintRequest:
     """The constraints of a request; those that it leaves out are the run's."""
     return ConstraintRequest(
         run.prefix if request.prefix is None else request.prefix,

@@ -560,6 +560,7 @@ PLAIN = ["model.width=32", "model.heads=2", "model.layers=1", "model.inner=64", 
 SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked": PLAIN}
 SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
 SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
+SMALL["caption"] = ["model.width=16", "model.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
 SMALL["transcribe"] = [
     "model.width=32",
     "model.channels=4",
@@ -574,6 +575,15 @@ def write_recordings(folder: Path) -> None:
     rng = np.random.default_rng(1)
     soundfile.write(folder / "a.wav", encode_morse("THE WORDS", rng).samples, RATE)
     (folder / "recordings.tsv").write_text("".join(f"a.wav\tTHE WORDS {letter}\n" for letter in "THEWORDS" * 2))
+
+
+def write_captions(folder: Path) -> None:
+    """images/*.png with captions.tsv, and photo.png."""
+    (folder / "images").mkdir()
+    for number in range(4):
+        Image.new("RGB", (40, 30), (20 * number, 99, 200)).save(folder / "images" / f"{number}.png")
+    (folder / "captions.tsv").write_text("".join(f"{number}.png\ta photo {number}\n" for number in range(4)))
+    Image.new("RGB", (40, 30)).save(folder / "photo.png")
 
 
 def write_photos(folder: Path) -> None:
@@ -605,6 +615,7 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
         "1\tthe\t_\tDET\n2\tdog\t_\tNOUN\n\n".replace("\n", "\t_" * 6 + "\n", 2) * 20
     )
     write_photos(tmp_path)
+    write_captions(tmp_path)
     write_recordings(tmp_path)
     write_multilingual(tmp_path / "whisper-small")
     for name in ("a", "b"):

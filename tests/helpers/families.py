@@ -141,6 +141,16 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "anchors": {"anchors": "learned"},
         "proposed": {"anchors": "proposed", "denoising": 1, "queries": 4},
     },
+    "captioner": {
+        "paper": {},
+        "projected": {
+            "width": 48,
+            "tied": False,
+            "positions": {"kind": "rotary"},
+            "feed": {"kind": "gated"},
+            "encoder": {"image": 16, "patch": 4, "width": 32, "heads": 2, "layers": 1, "inner": 48, "pool": "mean"},
+        },
+    },
     "speech": {
         "joint": {},
         "decoder": {"ctc": {"weight": 0}, "prenorm": False, "positions": {"kind": "rotary"}, "decoder_layers": 1},

@@ -215,7 +215,7 @@ def test_mistakes_of_python(folder: Path) -> None:
         ({"train.batch": 1}, "every step has a single pair and no negatives"),
         ({"train.batch": 0, "train.tokens": 1}, "every step has a single pair and no negatives"),
         ({"model.source.kind": "video"}, 'model.source.kind is "video"'),
-        ({"data.train": "a.tsv,b.tsv,c.tsv"}, "images and texts are in one place, but 3 were given"),
+        ({"data.train": "a.tsv,b.tsv,c.tsv"}, "images and texts are 3 places here"),
         ({"data.unseen": "pink circle"}, "data.unseen has 'pink circle'; expected a color"),
         ({"model.source.patch": 7}, "do not divide into patches of 7"),
         ({"model.family": "vit"}, "model.family=vit cannot be used for the task contrastive"),
@@ -247,6 +247,16 @@ def test_classes_and_idx_files_are_texts(tmp_path: Path) -> None:
         Image.new("RGB", (16, 16), COLORS[color]).save(tmp_path / "tree" / color / f"{number}.png")
     job = prepare(resolve("contrastive", SMALL | FAST | {"data.train": f"{tmp_path}/tree"}).run, {}, CPU)
     assert {job.splits["train"].text(index, 1) for index in range(4)} == {"red", "blue"}
+    (tmp_path / "beside").mkdir()
+    for color in ("red", "blue"):
+        Image.new("RGB", (16, 16), COLORS[color]).save(tmp_path / "beside" / f"{color}.png")
+        (tmp_path / "beside" / f"{color}.txt").write_text(f"{color}\nall {color}\n")
+    (tmp_path / "captions.tsv").write_text("path\tcaption\nred.png\tred\nblue.png\tblue\n")
+    for train, count in ((f"{tmp_path}/beside", 4), (f"{tmp_path}/beside,{tmp_path}/captions.tsv", 2)):
+        job = prepare(resolve("contrastive", SMALL | FAST | {"data.train": train}).run, {}, CPU)
+        (step,) = job.steps(0, 0)
+        images = step.micro_batches[0]["same_image"].values.tolist()
+        assert len(images) == count and len(set(images)) == 2  # captions of one image are positives of each other
     (tmp_path / "i").write_bytes(b"\0\0\x08\x03" + np.array([4, 8, 8], ">u4").tobytes() + bytes(256))
     (tmp_path / "l").write_bytes(b"\0\0\x08\x01" + np.array([4], ">u4").tobytes() + bytes([0, 1, 0, 1]))
     settings = {"data.train": f"{tmp_path}/i,{tmp_path}/l", "data.names": "shoe,bag"}

@@ -51,6 +51,7 @@ CHANGED = {
 SPEECH = {**FEW, "model.inner": 48, "model.decoder_layers": 1, "model.channels": 4, "train.tokens": 1500, **CHANGED}
 TOWERS = {"model.heads": None, "model.layers": None, "train.batch": 6, "decode.labels": ["a b", "c"]}
 TOWERS |= {f"model.text.{name}": value for name, value in (("width", 16), ("layers", 1), ("inner", 24))}
+ENCODER = {"model.encoder.image": 32, "model.encoder.layers": 1, "data.crop": 0.5, "data.color": 0.3, "data.erase": 0.5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "language": ("language", {**LANGUAGE, "model.family": "gpt", "model.inner": 48}),
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 20, "model.inner": 48, "train.batch": 4}),
@@ -68,6 +69,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED},
     ),
     "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
+    "caption": ("caption", {**FEW, **GENERATE, **ENCODER, "model.inner": 48, "train.batch": 6}),
     "transcribe": ("transcribe", {**SPEECH, "data.speed": (0.9, 1.0, 1.1), "data.noise": 0.5, "decode.max_tokens": 6}),
     "contrastive": (
         "contrastive",
@@ -134,7 +136,7 @@ def one_module(files: Callable[[str], list[Path]], split: str) -> list[Path]:
 
 
 def inputs_of(case: str) -> list[Any]:
-    if case in ("classify-image", "detect", "contrastive"):
+    if case in ("classify-image", "detect", "caption", "contrastive"):
         return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
     if case.startswith("transcribe") or case == "contrastive sound":
         return [morse.MorseExamples("test", 4)[number][0] for number in range(4)]

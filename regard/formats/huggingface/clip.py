@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...families import clip
-from ...files import JsonMapping, JsonObject, read_optional_json
+from ...files import JsonMapping, read_optional_json
 from ...parts import slots
 from ...processors.external import FolderTokenizer
 from ...processors.image import ImageProcessor
@@ -168,7 +168,7 @@ def read_tokenizer(path: Path, text: JsonMapping, c: clip.Config) -> FolderToken
         )
     tokenizer = causal.tokenizer(path, text)
     check_vocabulary(path, tokenizer.backend.get_vocab().values(), c.vocab)
-    ends: JsonObject = {LEGACY_END: max(tokenizer.backend.get_vocab().values())}
+    ends = {LEGACY_END: max(tokenizer.backend.get_vocab().values())}
     number = text.get("eos_token_id", 49407)
     if ends.get(number, number) != tokenizer.end:
         raise UserError(

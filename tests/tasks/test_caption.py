@@ -1,0 +1,275 @@
+"""Captions: what it reads, strategies, requests, details, scores, attention, evaluation, CIDEr-D."""
+
+import json
+import math
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from regard.cli import main
+from regard.data.memory import evaluation_sides
+from regard.decode import Hypothesis
+from regard.decode.strategies import Beam, Greedy
+from regard.errors import UserError
+from regard.metrics.captions import cider
+from regard.parts import Inputs
+from regard.synthetic import captions
+from regard.tasks import prepare
+from regard.tasks.caption import CaptionPredictor
+from regard.tasks.image_generation import caption_result
+from regard.tasks.requests import CaptionRequest
+from regard.training import curves
+
+ENCODER = {"model.encoder.image": 16, "model.encoder.patch": 8, "model.encoder.width": 24, "model.encoder.layers": 1}
+TINY = {
+    **ENCODER, "model.width": 32, "model.layers": 2, "model.inner": 32, "data.examples": 30, "train.steps": 2,
+    "train.warmup": 1, "train.batch": 8, "train.eval_every": 2, "train.save_every": 1, "train.metric": "loss",
+    "train.tensorboard": False, "device": "cpu", "decode.max_tokens": 8,
+}  # fmt: skip
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {"kind": "greedy"},
+    "beam": {"kind": "beam", "beam": 3, "nbest": 2},
+    "sample": {"kind": "sample", "seed": 3, "nbest": 2},
+}
+RNG = np.random.default_rng(2)
+IMAGES = [RNG.integers(0, 256, (20 + 9 * number, 30, 3), np.uint8) for number in range(3)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Any:
+    with mock.patch.object(captions, "HELD_OUT", 6), mock.patch.object(curves, "draw", lambda folder: None):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("caption") / "run"
+    regard.train("caption", TINY, out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Path) -> CaptionPredictor:
+    """It writes nonsense that depends on the image: its weights are larger than those of a training."""
+    found: CaptionPredictor = regard.load(run)
+    with torch.no_grad():
+        for weight in found.module.parameters():
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    return found
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategies_do_not_depend_on_the_batch(name: str, predictor: CaptionPredictor) -> None:
+    together = predictor.predict(IMAGES, **STRATEGIES[name])
+    assert [predictor.predict(each, **STRATEGIES[name]) for each in IMAGES] == together
+    assert isinstance(together[0], str if name == "greedy" else list) and len({str(each) for each in together}) > 1
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda each: predictor.predict(each, **STRATEGIES[name]), IMAGES)) == together
+
+
+def test_images_come_in_any_form(predictor: CaptionPredictor, tmp_path: Path) -> None:
+    Image.fromarray(IMAGES[0]).save(path := tmp_path / "a.png")
+    wanted = predictor.predict(IMAGES[0])
+    tensor = torch.from_numpy(IMAGES[0]).permute(2, 0, 1)
+    for form in (path, str(path), path.read_bytes(), Image.fromarray(IMAGES[0]), tensor):
+        assert predictor.predict(form) == wanted
+
+
+def test_requests_have_their_own_settings(predictor: CaptionPredictor) -> None:
+    asked = [CaptionRequest(each) for each in IMAGES]
+    asked[1] = replace(asked[1], strategy=Beam(2), max_tokens=3, prefix="a red", min_tokens=2)
+    asked[2] = replace(asked[2], strategy=Greedy(), exclude=("a",), repetition_penalty=1.2)
+    found = predictor.predict_requests(asked, batch=2)
+    assert found[0].text == predictor.predict(IMAGES[0])
+    assert found[1].text.startswith("a red") and found[1].given == 2 and found[1].length <= 3
+    assert found[1] == predictor.predict_requests([asked[1]])[0]
+    assert "a" not in found[2].text.split()
+    with pytest.raises(UserError, match="this predictor has none"):
+        predictor.predict_requests([replace(asked[0], adapter="x")])
+
+
+def test_details_and_constraints(predictor: CaptionPredictor) -> None:
+    settings = {"kind": "beam", "beam": 4, "nbest": 2, "include": "red cross", "max_tokens": 12}
+    record = predictor.predict(IMAGES[0], details=True, **settings)
+    assert json.loads(json.dumps(record)) == record and "red cross" in record["text"] and len(record["nbest"]) == 2
+    assert list(record)[:4] == ["text", "score", "logprob", "ended"] and record["nbest"][0]["text"] == record["text"]
+    assert len(record["patches"]) == len(record["pieces"]) and all(
+        0 <= row < 2 > column for row, column in record["patches"]
+    )
+    plain = predictor.predict(IMAGES[0], details=True, kind="greedy")
+    assert sum(plain["logprobs"]) == pytest.approx(plain["logprob"], abs=1e-4)
+    unmet = predictor.constraint_tokenizer.encode("", ("blue",), ())
+    best = Hypothesis([5], -1.0, -1.0, True)
+    (notice,) = caption_result(["red"], [best], [], unmet).notices
+    assert "lacks the phrase 'blue'" in notice
+    nothing = caption_result([], [], [], unmet)
+    assert nothing.text == "" and nothing.missing == ("blue",) and "no text satisfies decode.*" in nothing.notices[0]
+
+
+def test_scores_are_those_of_the_model(predictor: CaptionPredictor) -> None:
+    texts = ["a red circle", "a blue cross above a red circle", "white"]
+    alone = [predictor.score(image, text) for image, text in zip(IMAGES, texts, strict=True)]
+    assert predictor.score(IMAGES, texts) == pytest.approx(alone, abs=1e-4)
+    (ids,) = predictor.target.encode(texts[:1])
+    source = predictor.image.collate([predictor.image.encode(IMAGES[0])])
+    logits = predictor.model(source, Inputs("tokens", torch.tensor([[predictor.target.start, *ids]])))
+    wanted = logits[0].log_softmax(-1)[range(len(ids) + 1), [*ids, predictor.target.end]].tolist()
+    found = predictor.score(IMAGES[:1], texts[:1], details=True)[0]
+    assert found["logprobs"] == pytest.approx(wanted, abs=1e-4) and found["score"] == pytest.approx(alone[0], abs=1e-4)
+    assert found["pieces"][-1] == "■" and len(found["pieces"]) == len(ids) + 1
+    for arguments in ((IMAGES[0],), (IMAGES, "a"), (IMAGES[0], ["a"])):
+        with pytest.raises(UserError, match="score takes an image and its caption, or a list of each"):
+            predictor.score(*arguments)
+    with pytest.raises(UserError, match="3 images and 1 captions; give a caption for each image"):
+        predictor.score(IMAGES, ["a"])
+    with pytest.raises(UserError, match="a caption has 202 tokens with END and the model has 128 positions"):
+        predictor.score(IMAGES[:1], ["red " * 200])
+
+
+def test_attention_over_patches(predictor: CaptionPredictor, tmp_path: Path) -> None:
+    view = predictor.look(IMAGES[0], "a red circle")
+    assert view.source == ["class", "0,0", "0,1", "1,0", "1,1"] and view.target[-1] == "■"
+    weights = view.cross()
+    assert weights.shape == (4, 5) and torch.allclose(weights.sum(1), torch.ones(4))
+    own = predictor.look(IMAGES[0])
+    assert own.cross().size(1) == 5
+    view.save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_has_one_item_for_an_image(run: Path, tmp_path: Path) -> None:
+    predictor = regard.load(run)
+    rows = [(image, ["a red circle", "the red circle"]) for image in IMAGES]
+    metrics = predictor.evaluate(rows)
+    assert metrics["examples"] == 3 and {"bleu", "chrf", "cider", "exact", "loss", "perplexity"} <= metrics.keys()
+    assert "nrefs:2" in metrics["bleu signature"]
+    loss = -sum(predictor.score(IMAGES, ["a red circle"] * 3)) / 12
+    assert metrics["loss"] == pytest.approx(loss, abs=1e-4)
+    with mock.patch.object(CaptionPredictor, "captions_of", lambda *_: ["the red circle"] * 3):
+        _, found, references = predictor.evaluate_with_outputs(evaluation_sides(rows))
+        assert predictor.evaluate(rows)["exact"] == 1.0
+    signatures, results = predictor.paired_test([found, ["a"] * 3], references)
+    assert set(signatures) == {"bleu", "chrf"} and results[1]["chrf"]["score"] < results[0]["chrf"]["score"]
+
+
+def test_training_on_files_with_several_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every caption is an example; a text score chooses the weights; long captions are left out and reported."""
+    for number, image in enumerate(IMAGES):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    lines = [f"{number}.png\t{word} dog {number}" for number in range(3) for word in ("a", "the", "one")]
+    (tmp_path / "c.tsv").write_text("\n".join([*lines, f"2.png\t{'dog ' * 300}"]) + "\n")
+    settings = [f"{key}={value}" for key, value in TINY.items() if key != "data.examples"]
+    table, out = f"{tmp_path}/c.tsv", tmp_path / "run"
+    changes = ["train.metric=cider", "data.erase=0.5", "data.color=0.2"]
+    command = ["train", "caption", f"data.train={table}", f"data.valid={table}", *settings, *changes]
+    assert main([*command, "--out", str(out)]) == 0
+    report = capsys.readouterr().err
+    assert "train: 10 examples" in report and "valid: 3 examples" in report and "10 captions of 3 images" in report
+    assert "cider" in report
+    job = prepare(regard.load(out).run, {}, torch.device("cpu"))
+    assert sum(len(batch["source"]) for step in job.steps(0, 0) for batch in step.micro_batches) == 9
+    facts = job.describe_data()
+    assert (
+        "1 examples left out because they have a caption of more than 128 tokens (model.positions.tokens)" in facts[-1]
+    )
+    assert main(["predict", str(out), str(tmp_path / "0.png"), str(tmp_path / "1.png")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["predict", str(out), str(tmp_path / "0.png"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == str(tmp_path / "0.png")
+    assert main(["look", str(out), str(tmp_path / "0.png"), "--out", str(tmp_path / "look.png")]) == 0
+    assert (tmp_path / "look.png").is_file()
+    tuned = [*command, f"start={out}", "tune.kind=lora", "--out", str(tmp_path / "tuned")]
+    assert main([each for each in tuned if not each.startswith("model.")]) == 0
+
+
+def test_mistakes_end_with_one_sentence(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(words: str, *arguments: object) -> None:
+        assert main([str(each) for each in arguments]) == 2
+        error = capsys.readouterr().err.strip()
+        assert re.search(words, error) and error.count("\n") == 0, error
+
+    (tmp_path / "a.txt").write_text("a sentence\n")
+    refused("a.txt cannot be read as an image", "predict", run, tmp_path / "a.txt")
+    refused(
+        "decode.split is true, but an image has no sentences", "predict", run, tmp_path / "a.txt", "decode.split=true"
+    )
+    refused("an image has no tokens; set it to 0", "eval", run, "decode.encoder_no_repeat_ngram_size=2")
+    refused(
+        "model.family=vit cannot be used for the task caption; expected .*captioner",
+        "train",
+        "caption",
+        "model.family=vit",
+        "--dry",
+    )
+    with pytest.raises(UserError, match="a caption of data.valid has .* tokens with END and the model has 9 positions"):
+        regard.train("caption", TINY | {"model.positions.tokens": 9}, out=tmp_path / "no")
+    about = json.loads((run / "run.json").read_text())
+    del about["processors"]["image"]
+    shutil.copytree(run, tmp_path / "without")
+    (tmp_path / "without" / "run.json").write_text(json.dumps(about))
+    refused("without lacks its image processor; restore it", "predict", tmp_path / "without", tmp_path / "a.txt")
+
+
+def test_a_text_run_refuses_an_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
+    settings = {"model.width": 16, "model.heads": 2, "model.layers": 1, "model.inner": 16, "train.steps": 1}
+    settings |= {"train.warmup": 1, "data.examples": 20, "train.eval_every": 9, "train.tensorboard": False}
+    regard.train("translate", settings, out=tmp_path / "run")
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "a.png")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "a.png" in error and error.splitlines()[-1].startswith("regard: ")
+
+
+# --- CIDEr-D ---------------------------------------------------------------------------------------------------------
+
+
+def published_cider(predicted: list[str], references: list[list[str]]) -> float:
+    """The formula of the paper, with vectors over all n-grams: an independent computation."""
+    texts = [text for own in references for text in own] + predicted
+    scores = np.zeros((len(predicted), 4))
+    for size in range(1, 5):
+        grams = {
+            text: [" ".join(text.split()[i : i + size]) for i in range(len(text.split()) - size + 1)] for text in texts
+        }
+        names = sorted({gram for own in grams.values() for gram in own})
+        df = np.array([max(sum(any(name in grams[text] for text in own) for own in references), 1) for name in names])
+        weigh = lambda text: np.array([grams[text].count(name) for name in names]) * np.log(len(references) / df)  # noqa: E731, B023
+        for i, (text, own) in enumerate(zip(predicted, references, strict=True)):
+            for reference in own:
+                c, s = weigh(text), weigh(reference)
+                norm = np.linalg.norm(c) * np.linalg.norm(s)
+                gauss = math.exp(-((len(text.split()) - len(reference.split())) ** 2) / (2 * 6**2))
+                scores[i, size - 1] += 10 / len(own) * gauss * (np.minimum(c, s) @ s / norm if norm else 0.0)
+    return float(scores.mean())
+
+
+def test_cider_is_the_published_formula() -> None:
+    predicted = ["a red circle red", "a blue cross above a red circle", "a dog runs fast over the green grass", "cat"]
+    references = [
+        ["a red circle", "one red circle on gray"], ["a blue cross above a red square"],
+        ["a dog runs over the grass", "the green grass and a dog", "dog"], ["a small cat"],
+    ]  # fmt: skip
+    found = cider(predicted, references)
+    assert found == pytest.approx(published_cider(predicted, references), rel=1e-9) and 0 < found < 10
+    long = ["a red circle left of it", "a blue cross above a red square"]
+    assert cider(long, [[text] for text in long]) == pytest.approx(10.0)
+    assert cider(["A red, circle!", "x"], [["a red circle"], ["y"]]) == cider(
+        ["a red circle", "x"], [["a red circle"], ["y"]]
+    )
+    assert cider(["a"], [["a"]]) == 0.0 == cider([], []) == cider(["", "b"], [["a"], ["c"]])
