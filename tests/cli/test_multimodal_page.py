@@ -14,7 +14,7 @@ from regard.cli import main
 from regard.synthetic import captions
 from regard.training import curves
 
-PAGE = (Path(__file__).parents[2] / "docs" / "multimodal.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "multimodal.md").read_text(encoding="utf-8").partition("## One space")[0]
 COMMANDS = re.findall(r"^    (regard .*)$", PAGE, re.MULTILINE)
 FEW = [
     "train.steps=2",
