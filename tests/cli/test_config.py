@@ -200,7 +200,19 @@ def test_a_full_recipe_documents_every_key_with_its_default(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["classify", "tag", "masked", "text2text", "spans", "classify-image", "detect", "caption", "transcribe"]
+    "name",
+    [
+        "classify",
+        "tag",
+        "masked",
+        "text2text",
+        "spans",
+        "classify-image",
+        "detect",
+        "caption",
+        "transcribe",
+        "contrastive",
+    ],
 )
 def test_the_recipe_of_a_task_documents_its_keys(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")

@@ -53,3 +53,20 @@ def test_scenes_at_full_size(tmp_path):
     print(f"scenes: {metrics['seconds']:.0f} s, AP50 {metrics['ap50']:.4f}, AP {metrics['ap']:.4f}")
     assert metrics["ap50"] >= 0.85
     assert metrics["seconds"] < 600
+
+
+@pytest.mark.learn
+def test_texts_of_scenes(tmp_path):
+    """A short training on scenes of one shape: which of 24 texts belongs to an image."""
+    settings = {
+        "data__max_shapes": 1,
+        "data__examples": 8000,
+        "train__steps": 600,
+        "train__batch": 64,
+        "train__lr": 2e-3,
+    }
+    text = {"model__text__layers": 1, "model__text__pool": "mean", "model__text__causal": False}
+    metrics = train("contrastive", tmp_path / "run", train__eval_every=300, **settings, **text)
+    print(f"texts of scenes, 600 steps: {metrics['seconds']:.0f} s, R@1 {metrics['item_to_text_r1']:.4f}")
+    assert metrics["item_to_text_r1"] >= 0.65
+    assert metrics["seconds"] < 240

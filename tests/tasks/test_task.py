@@ -23,6 +23,8 @@ FITTING = {
     "classify-image": "vit",
     "detect": "detr",
     "transcribe": "speech whisper",
+    "caption": "captioner",
+    "contrastive": "bert longformer bigbird clip",
 }
 
 
