@@ -26,6 +26,7 @@ LEVELS = [
     ["config.schema"],
     ["config.audio", "config.tuning", "config.vision"],
     ["config.multitask"],
+    ["config.contrastive"],
     ["config.tasks"],
     ["device", "parts"],
     ["adapt", "metrics"],

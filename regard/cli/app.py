@@ -15,7 +15,7 @@ from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
 from .inputs import InputReader, check_files, chunks
 from .io import (
-    check_exclusive,
+    check_predict_options,
     check_test_data,
     load_predictor,
     load_with_top,
@@ -36,6 +36,7 @@ from .options import (
     Drawings,
     Explain,
     Force,
+    Labels,
     Language,
     Mute,
     Plugins,
@@ -45,6 +46,7 @@ from .options import (
     Settings,
     Similar,
     SpokenTask,
+    Template,
     Top,
     TranscriptFiles,
     TranscriptFormats,
@@ -208,6 +210,8 @@ def predict(
     top: Top = None,
     embed: Annotated[bool, typer.Option("--embed", help="Print the embedding of every line as a JSON list.")] = False,
     similar: Similar = None,
+    labels: Labels = None,
+    template: Template = None,
     coco: CocoFile = None,
     draw: Drawings = None,
     out: TranscriptFiles = None,
@@ -222,13 +226,11 @@ def predict(
     from .embeddings import print_embeddings
 
     changes, files = split_arguments(arguments or [])
-    changes = add_options(changes, {"decode.language": language, "decode.task": task})
+    short = {"language": language, "task": task, "labels": labels, "template": template}
+    changes = add_options(changes, {f"decode.{name}": value for name, value in short.items()})
     check_outputs(coco, draw)
     outputs = parse_outputs(out or [], format)
-    check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None, out=bool(outputs))
-    check_exclusive(embed=embed, similar=similar is not None, details=details, out=bool(outputs))
-    check_exclusive(coco=coco is not None, out=bool(outputs))
-    check_exclusive(draw=draw is not None, out=bool(outputs))
+    check_predict_options(prompt, embed, similar, labels, details=details, coco=coco, draw=draw, out=outputs)
     if prompt is not None:
         if files:
             raise UserError(f"--prompt and the file {files[0]} are both given; give one of the two")

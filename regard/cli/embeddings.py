@@ -22,7 +22,9 @@ def print_embeddings(predictor: object, sources: Iterable[Source], others: list[
     from ..tasks.predictor import Embedding
 
     if not isinstance(predictor, Embedding):
-        raise UserError("this model has no embeddings; --embed and --similar are for BERT and ViT runs and folders")
+        raise UserError(
+            "this model has no embeddings; --embed and --similar are for BERT, ViT and CLIP runs and folders"
+        )
     vectors: Tensor | list[str] = predictor.embed([each.item for each in others], normalize=True) if others else []
     for chunk in chunks(sources):
         rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)

@@ -79,6 +79,22 @@ def check_exclusive(**given: bool) -> None:
         raise UserError(f"{' and '.join(names)} cannot be combined; give one of them")
 
 
+def check_predict_options(
+    prompt: str | None, embed: bool, similar: str | None, labels: str | None, **others: object
+) -> None:
+    """Refuse options of `predict` of which each asks for another output."""
+    given = {"prompt": prompt is not None, "embed": embed, "similar": similar is not None, "labels": labels is not None}
+    given |= {name: bool(value) for name, value in others.items()}
+    for names in (
+        "prompt embed similar out",
+        "embed similar details out",
+        "embed similar labels",
+        "coco out",
+        "draw out",
+    ):
+        check_exclusive(**{name: given[name] for name in names.split()})
+
+
 @contextmanager
 def printed_facts() -> Iterator[None]:
     """In this context, facts about the data that is read go to stderr, each once."""

@@ -43,6 +43,13 @@ Top = Annotated[
 Similar = Annotated[
     str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by similarity to every input line.")
 ]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="TEXTS", help='Labels to choose from, as "a dog,a cat" (runs of the task contrastive).'),
+]
+Template = Annotated[
+    str | None, typer.Option(metavar="TEXT", help='The text of a label, as "a photo of {}" (decode.template).')
+]
 CocoFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the detected objects as a COCO result array (.json).")
 ]

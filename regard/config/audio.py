@@ -1,6 +1,6 @@
 """The settings of tasks that read sound."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,10 +15,9 @@ Temperatures = Annotated[tuple[Temperature, ...], Field(min_length=1)]
 Decibels = Annotated[float, Field(ge=-20, le=100)]
 
 
-class SoundSettings(Data):
-    """How recordings are read, and how they are changed in training."""
+class Recordings(Data):
+    """Recordings as frames, and how they are changed in training."""
 
-    max_tokens: Positive = 1000  # of a transcript
     max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
@@ -30,10 +29,9 @@ class SoundSettings(Data):
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
     bin_masks: Count = 0  # random ranges of bins that are masked
     bin_width: Count = 15  # the most bins of one
-    curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
 
     @model_validator(mode="after")
-    def _check_ranges(self) -> "SoundSettings":
+    def _check_ranges(self) -> Self:
         if self.snr[0] > self.snr[1]:
             raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
         if self.bin_masks and self.bin_width > self.bins:
@@ -41,9 +39,20 @@ class SoundSettings(Data):
         return self
 
 
-class SoundData(SoundSettings, TableData):
+class RecordingTable(Recordings, TableData):
+    """Recordings in tables."""
+
+
+class SoundSettings(Recordings):
+    """Recordings with texts to write."""
+
+    curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
+
+
+class SoundData(SoundSettings, RecordingTable):
     """Recordings with their transcripts."""
 
+    max_tokens: Positive = 1000  # of a transcript
     examples: Positive = 20000  # embedded training recordings
     # Whisper alone
     language: str = "en"  # of the recordings

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from .audio import SoundData, SpeechEval, TranscribeDecode
+from .contrastive import ContrastiveData, ContrastiveDecode
 from .multitask import MultitaskData, MultitaskDecode, MultitaskEval
 from .registry import Registry
 from .schema import (
@@ -50,6 +51,7 @@ AP, AP50 = Metric("ap", True), Metric("ap50", True)
 MICRO_F1, RMSE = Metric("micro_f1", True), Metric("rmse", False)
 PEARSON, SPEARMAN = Metric("pearson", True), Metric("spearman", True)
 OTHER_TARGETS = (MICRO_F1, RMSE, PEARSON, SPEARMAN)  # of several labels, and of numbers
+RETRIEVAL = tuple(Metric(name, True) for name in ("r1", "text_to_item_r1", "item_to_text_r1"))
 CIDER = Metric("cider", True)
 WER, CER = Metric("wer", False), Metric("cer", False)
 
@@ -82,6 +84,7 @@ BUILTIN = {
     "caption": TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval),
     "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
     "multitask": TaskSettings(MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval),
+    "contrastive": TaskSettings(ContrastiveData, ContrastiveDecode, (LOSS, *RETRIEVAL, ACCURACY), head="none"),
 }
 TASKS = Registry("task", BUILTIN)
 

@@ -24,10 +24,15 @@ class SquareImages(Data):
     examples: Positive = 20000  # embedded training images
 
 
-class ImageData(SquareImages, TableData):
-    """Images with labels."""
+class NamedImages(SquareImages, TableData):
+    """Images with names: labels, or texts."""
 
     names: Strings = ()  # of labels that are given by their index
+
+
+class ImageData(NamedImages):
+    """Images with labels."""
+
     mixup: Annotated[float, Field(ge=0)] = 0.0  # alpha of mixup (1710.09412); 0: off
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # alpha of CutMix (1905.04899); with mixup, each half of the time
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.vision import CaptionData
+from ..config.vision import CaptionData, NamedImages
 from ..errors import UserError
 from ..processors.read_image import RawImage, image_problem
 from .boxes import ImageFiles, StoredImage
@@ -46,7 +46,7 @@ def caption_value(cell: object, names: Sequence[str] = ()) -> str:
 CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
 
 
-def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData) -> Examples:
+def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Examples:
     """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
     if len(sides) == 1:
         return join_examples([_open(pattern, data) for pattern in sides[0]])
@@ -63,7 +63,7 @@ def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData) -> Examp
     return CaptionedImages(table.name, _records(table, files), data.invalid, files, table)
 
 
-def open_captioned(name: str, data: CaptionData) -> Iterator[tuple[str, RawImage]]:
+def open_captioned(name: str, data: CaptionData | NamedImages) -> Iterator[tuple[str, RawImage]]:
     """The images in a file, a folder, an archive or a table of paths, each with its name."""
     return open_files(name, is_image_name, _no_images, column_rule(data, (PATH, CAPTION), 1), data.invalid)
 
@@ -72,7 +72,7 @@ def _no_images(name: str) -> UserError:
     return UserError(f"{name} has no images; expected files such as .png or .jpg")
 
 
-def _open(pattern: str, data: CaptionData) -> Examples:
+def _open(pattern: str, data: CaptionData | NamedImages) -> Examples:
     path = Path(pattern).expanduser()
     if is_tree(pattern):
         files = ImageFiles(open_tree(path))
@@ -116,7 +116,7 @@ class CaptionRecord(NamedTuple):
     place: str
 
 
-def _open_table(pattern: str, data: CaptionData) -> TableExamples:
+def _open_table(pattern: str, data: CaptionData | NamedImages) -> TableExamples:
     table = open_table([pattern], column_rule(data, (PATH, CAPTION)), data.format, data.invalid)
     for row in np.flatnonzero(table.statuses() == BLANK).tolist():
         image, caption = table.item(row)
@@ -138,7 +138,7 @@ def _records(examples: TableExamples, files: ImageFiles | None = None) -> Iterat
             yield CaptionRecord(stored.name, stored, captions, place)
 
 
-def _coco(path: Path, files: ImageFiles, data: CaptionData) -> Iterator[CaptionRecord]:
+def _coco(path: Path, files: ImageFiles, data: CaptionData | NamedImages) -> Iterator[CaptionRecord]:
     for place, name, captions in coco_captions(path):
         stored = files.find(name, place) if captions else None
         for where, text in captions:
@@ -149,7 +149,7 @@ def _coco(path: Path, files: ImageFiles, data: CaptionData) -> Iterator[CaptionR
                 yield CaptionRecord(stored.name, stored, caption, place)
 
 
-def _texts_beside(files: ImageFiles, data: CaptionData) -> Iterator[CaptionRecord]:
+def _texts_beside(files: ImageFiles, data: CaptionData | NamedImages) -> Iterator[CaptionRecord]:
     """The captions in .txt files beside the images, one on each line."""
     tree, beside = files.tree, {*files.tree.names}
     if not files.images:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ..config.vision import ImageData
+from ..config.vision import NamedImages
 from ..errors import UserError
 from ..processors.read_image import RawImage, image_problem
 from .cells import label_value, text_value
@@ -53,7 +53,7 @@ def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
 PATH = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
 
 
-def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
+def labeled_images(sides: Sequence[Sequence[str]], data: NamedImages) -> Examples:
     """The examples in these files, each an image and its label."""
     if len(sides) == 2 and not any(Path(name).is_dir() for side in sides for name in side):
         return idx_examples(sides[0], sides[1], data)
@@ -66,7 +66,7 @@ def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
     return join_examples(found)
 
 
-def open_images(name: str, data: ImageData) -> Iterator[tuple[str, RawImage]]:
+def open_images(name: str, data: NamedImages) -> Iterator[tuple[str, RawImage]]:
     """The images in a file, a folder, an archive or a table of paths, each with its name."""
     return open_files(name, is_image_name, _no_images, column_rule(data, (PATH, LABEL), 1), data.invalid)
 
@@ -80,7 +80,7 @@ def _no_images(name: str) -> UserError:
     return UserError(f"{name} has no images; expected files such as .png or .jpg, in a folder for each class")
 
 
-def _open(pattern: str, data: ImageData) -> Examples:
+def _open(pattern: str, data: NamedImages) -> Examples:
     path = Path(pattern).expanduser()
     if is_tree(pattern):
         return TreeImages(open_tree(path), data)
@@ -101,7 +101,7 @@ class TreeImages(TreeExamples):
 
     noun = "image"
 
-    def __init__(self, tree: FileTree, data: ImageData) -> None:
+    def __init__(self, tree: FileTree, data: NamedImages) -> None:
         self.tree, self.name = tree, str(tree.path)
         images = [name for name in tree.names if is_image_name(name)]
         if not images:
@@ -141,7 +141,7 @@ class TreeImages(TreeExamples):
         return facts + super().report()
 
 
-def _label(name: str, data: ImageData, place: str) -> str:
+def _label(name: str, data: NamedImages, place: str) -> str:
     """The label of a folder or a number; with data.names, a number is the index of one."""
     try:
         return label_value(name, data.names)
@@ -185,7 +185,7 @@ class InMemoryImages(InMemoryExamples):
 # --- IDX -------------------------------------------------------------------------------------------------------------
 
 
-def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: ImageData) -> Examples:
+def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: NamedImages) -> Examples:
     """The images and labels of IDX files, as MNIST has them; a label is its number, or one of data.names."""
     images = np.concatenate([read_idx(path) for pattern in image_files for path in matching_files(pattern)])
     numbers = np.concatenate([read_idx(path) for pattern in label_files for path in matching_files(pattern)])

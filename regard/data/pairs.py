@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..config.schema import PackedData
+from ..config.schema import TableData
 from ..errors import UserError
 from .columns import SOURCE, TARGET
 from .line_table import ParallelLines
@@ -12,7 +12,7 @@ from .text_lines import TextLines
 
 
 def open_pairs(
-    sides: Sequence[Sequence[str]], data: PackedData, references: bool = False, default: str = "text", links: str = ""
+    sides: Sequence[Sequence[str]], data: TableData, references: bool = False, default: str = "text", links: str = ""
 ) -> TableExamples:
     """The examples in these files. With `references`, `data.columns` after the second hold further references.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.audio import SoundData, SoundSettings
+from ..config.audio import Recordings, RecordingTable
 from ..errors import UserError
 from ..processors.read_sound import RawSound, Sound, is_sound, sound_info, sound_problem
 from .cells import text_value
@@ -75,7 +75,7 @@ PATH = Role("path", "path or sound", (("audio",), ("path",), PATH_NAMES, FILE_NA
 TRANSCRIPT = Role("text", "text", (("text",), TEXT_NAMES), transcript_value)
 
 
-def transcribed_sounds(sides: Sequence[Sequence[str]], data: SoundData) -> Examples:
+def transcribed_sounds(sides: Sequence[Sequence[str]], data: RecordingTable) -> Examples:
     """The examples in these files, each a recording and its transcript. `seconds` gives the length of one."""
     if len(sides) != 1:
         raise UserError(
@@ -85,7 +85,7 @@ def transcribed_sounds(sides: Sequence[Sequence[str]], data: SoundData) -> Examp
     return join_examples([_open(place, data) for pattern in sides[0] for place in _places(pattern)])
 
 
-def open_sounds(name: str, data: SoundData) -> Iterator[tuple[str, RawSound]]:
+def open_sounds(name: str, data: RecordingTable) -> Iterator[tuple[str, RawSound]]:
     """The recordings in a file, a folder, an archive or a table of paths, each with its name."""
     return open_files(name, is_sound_name, _no_sounds, column_rule(data, (PATH, TRANSCRIPT), 1), data.invalid)
 
@@ -105,7 +105,7 @@ def _places(pattern: str) -> list[str]:
     return archives or [pattern]
 
 
-def _open(pattern: str, data: SoundData) -> Examples:
+def _open(pattern: str, data: RecordingTable) -> Examples:
     if is_tree(pattern):
         return TreeSounds(open_tree(Path(pattern).expanduser()), data)
     if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
@@ -131,7 +131,7 @@ class SoundExamples(MediaExamples):
     def seconds(self, index: int) -> float:
         return float(self.lengths[index])
 
-    def _select(self, checked: Iterable[tuple[str, float]], data: SoundData) -> np.ndarray:
+    def _select(self, checked: Iterable[tuple[str, float]], data: RecordingTable) -> np.ndarray:
         """The numbers of the recordings that can be used, from the problem and the length of each."""
         lengths: list[float] = []
 
@@ -158,7 +158,7 @@ class SoundExamples(MediaExamples):
         return facts + super().report()
 
 
-def check_sound(raw: RawSound, data: SoundSettings) -> tuple[str, float]:
+def check_sound(raw: RawSound, data: Recordings) -> tuple[str, float]:
     """Why a recording cannot be read, or "", and its length in seconds. Too long ones are not decoded."""
     try:
         seconds = sound_info(raw, data.rate).seconds
@@ -173,7 +173,7 @@ def check_sound(raw: RawSound, data: SoundSettings) -> tuple[str, float]:
 class TableSounds(FileTable, SoundExamples):
     """Recordings and transcripts in a table."""
 
-    def __init__(self, table: Table, data: SoundData) -> None:
+    def __init__(self, table: Table, data: RecordingTable) -> None:
         blank = np.flatnonzero(table.statuses() == BLANK).tolist()
         sides = [(index, *map(bool, _stripped(table.item(index)))) for index in blank]
         super().__init__(table)
@@ -183,7 +183,7 @@ class TableSounds(FileTable, SoundExamples):
         self.counts |= {"empty": len(silent), "no recording": sum(text for _, path, text in sides if not path)}
         self.keep(self._select((self._check(index, data) for index in range(len(self))), data))
 
-    def _check(self, index: int, data: SoundData) -> tuple[str, float]:
+    def _check(self, index: int, data: RecordingTable) -> tuple[str, float]:
         lengths = [0.0]
 
         def problem(raw: RawSound) -> str:
@@ -204,7 +204,7 @@ def _no_text(place: str) -> UserError:
 class TreeSounds(TreeExamples, SoundExamples):
     """A folder or archive with a .txt file beside each recording, or with LibriSpeech's files of transcripts."""
 
-    def __init__(self, tree: FileTree, data: SoundData) -> None:
+    def __init__(self, tree: FileTree, data: RecordingTable) -> None:
         self.tree, self.name = tree, str(tree.path)
         self.counts = dict.fromkeys(("examples", "empty", "invalid", "no recording"), 0)
         sounds = {name: os.path.splitext(name)[0] for name in tree.names if is_sound_name(name)}

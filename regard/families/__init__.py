@@ -28,6 +28,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "omni": "regard.families.omni",
     "nat": "regard.families.nat",
     "cmlm": "regard.families.cmlm",
+    "clip": "regard.families.clip",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

@@ -4,6 +4,7 @@ A text is encoded between START and END, which are BERT's [CLS] and [SEP]. In a 
 one each token belongs to. Masked words need a tokenizer with a mask token (`train_tokenizer(…, control=(MASK,))`).
 """
 
+import math
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -25,6 +26,9 @@ Attention = Annotated[
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+SCALE = 20.0  # of the cosines of sentence embeddings
 
 
 class EncoderConfig(Base):
@@ -99,6 +103,8 @@ class MaskedLMHead(nn.Module):
 class Model(nn.Module):
     """BERT (1810.04805): a bidirectional encoder with a head for labels, tags or masked tokens."""
 
+    log_scale: Tensor
+
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         self.head, self.pooling = c.head, c.pooling
@@ -123,6 +129,8 @@ class Model(nn.Module):
         self.next = nn.Linear(c.width, 2) if c.next_sentence else None
         self.classes = nn.Linear(c.width, c.labels) if c.head in ("class", "tag") else None
         self.ngrams = c.ngrams.build(c.vocab, c.labels) if c.head == "class" else None
+        # The scale of cosines, as sentence embeddings are trained: no weight, so that folders need not hold it.
+        self.register_buffer("log_scale", torch.tensor([math.log(SCALE)]), persistent=False)
         initialize(self, INITIAL)
         if self.words is not None and c.tied:
             self.words.out.weight = self.embed.weight
@@ -136,6 +144,11 @@ class Model(nn.Module):
         x = self.encoder.add_positions(self.embed(text.values) + kinds, text.positions)
         states: Tensor = self.encoder(self.dropout(self.norm(x)), text.mask())
         return Encoded(states, text.valid, text.segments, text)
+
+    def vectors(self, inputs: Inputs) -> Tensor:
+        """Sentence embeddings (1908.10084): the mean of the states, of length 1; (batch, width)."""
+        encoded = self.encode(inputs)
+        return pool(encoded.states.float(), encoded.valid, "mean", normalized=True)
 
     def logits(self, states: Tensor) -> Tensor:
         assert self.words is not None, "model.head is not words"

@@ -18,7 +18,7 @@ Head = Literal["target", "next", "class", "tag"]
 
 SPEC = ModelSpec(
     TOKENS,
-    frozenset({"target", "next", "label", "tags", "embedding"}),
+    frozenset({"target", "next", "label", "tags"}),
     SEQ2SEQ.strategies,
     head_modules=("classes", "ngrams"),
     label_modules=("classes", "ngrams"),

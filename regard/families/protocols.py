@@ -181,12 +181,18 @@ class BoxModel(ModelBase, Protocol):
 
 
 class EmbeddingModel(ModelBase, Protocol):
-    """A model whose vectors are compared by their cosine."""
+    """A model of one space for what it reads: texts, and perhaps images or sound."""
 
     log_scale: Tensor  # (1,): the logarithm of what the cosines are multiplied by
 
-    def embed(self, inputs: Inputs) -> Tensor:
-        """Vectors of length 1 (batch, width)."""
+    @property
+    def context(self) -> int | None:
+        """The longest text; None: any length."""
+
+    def encode(self, inputs: Inputs, /) -> Encoded: ...
+
+    def vectors(self, inputs: Inputs) -> Tensor:
+        """Embeddings of length 1 (batch, width)."""
 
 
 class MemoryLayer(Protocol):
@@ -214,6 +220,7 @@ if TYPE_CHECKING:
         bert,
         bigbird,
         captioner,
+        clip,
         cmlm,
         cnn,
         detr,
@@ -234,7 +241,7 @@ if TYPE_CHECKING:
 
     _: tuple[Family, ...] = (
         transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, captioner, speech, whisper, nat,
-        cmlm, omni,
+        cmlm, omni, clip,
     )  # fmt: skip
 
     def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
@@ -259,4 +266,7 @@ if TYPE_CHECKING:
         return model
 
     def _check_boxes(model: detr.Model) -> BoxModel:
+        return model
+
+    def _check_embeddings(model: bert.Model | clip.Model) -> EmbeddingModel:
         return model

@@ -1,7 +1,7 @@
 """What a family reads and writes. A task declares what it needs, so a wrong pairing is refused before it is built."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ..parts.inputs import Modality
@@ -22,6 +22,10 @@ def need_nothing(config: Any) -> str | None:
 def any_length(config: Any) -> int | None:
     """The length of the input is not limited."""
     return None
+
+
+def only_tokens(config: Any) -> Modality:
+    return "tokens"
 
 
 def own_settings(config: Any) -> Any:
@@ -45,6 +49,8 @@ class ModelSpec:
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
+    source: Callable[[Any], Modality] = only_tokens  # what it embeds beside texts, by its config
+    reading: Mapping[Modality, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
     image: Callable[[Any], Any] = own_settings  # where `image` and `patch` are among the settings of a model of pixels
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 

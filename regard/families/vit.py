@@ -74,7 +74,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 SPEC = ModelSpec(
     frozenset({"pixels"}),
-    frozenset({"label", "embedding"}),
+    frozenset({"label"}),
     head_modules=("pooler", "classes"),
     label_modules=("classes",),
 )

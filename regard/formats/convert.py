@@ -19,6 +19,7 @@ from . import ctranslate2, peft
 from .huggingface import (
     bert_export,
     causal_parity,
+    clip_export,
     detr,
     gpt2_export,
     longformer_export,
@@ -88,6 +89,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "whisper"): Exporter(
         "a Whisper folder", whisper.unsupported, whisper_export.write, whisper_export.check, whisper_export.usage,
         lambda c: "automatic-speech-recognition",
+    ),
+    ("huggingface", "clip"): Exporter(
+        "a CLIP folder", clip_export.unsupported, clip_export.write, clip_export.check, clip_export.usage,
+        lambda c: "zero-shot-image-classification",
     ),
     ("huggingface", "captioner"): Exporter(
         "a VisionEncoderDecoder folder", vision_encoder_decoder.unsupported, vision_encoder_decoder.write,

@@ -14,7 +14,12 @@ from torch.nn import functional as F
 from .dropout import Dropout
 from .masks import Mask
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"]
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """CLIP's approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -22,12 +27,14 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's and T5 1.1's "gelu_new"
     "silu": F.silu,
+    "quick_gelu": quick_gelu,
 }
 IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu_,
     "gelu": torch.ops.aten.gelu_,
     "gelu_tanh": partial(torch.ops.aten.gelu_, approximate="tanh"),
     "silu": partial(F.silu, inplace=True),
+    "quick_gelu": lambda x: x.mul_(torch.sigmoid(1.702 * x)),
 }
 
 

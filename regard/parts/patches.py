@@ -16,9 +16,9 @@ class PatchEmbedding(nn.Module):
     An image whose sides are not whole patches gets a black border at the right and the bottom.
     """
 
-    def __init__(self, channels: int, width: int, patch: int) -> None:
+    def __init__(self, channels: int, width: int, patch: int, bias: bool = True) -> None:
         super().__init__()
-        self.patch, self.project = patch, nn.Conv2d(channels, width, patch, patch)
+        self.patch, self.project = patch, nn.Conv2d(channels, width, patch, patch, bias=bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = pixels.to(self.project.weight.dtype)

@@ -30,6 +30,7 @@ NAMES = (
     "caption",
     "transcribe",
     "multitask",
+    "contrastive",
 )
 BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name.replace('-', '_')}" for name in NAMES}
 TASKS = Registry("task", BUILTIN)  # a module, or its import name

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings
 from ..config.schema import Base, Sides
-from ..config.vision import ImageData, ImageDecode, SquareImages
+from ..config.vision import ImageDecode, SquareImages
 from ..data.examples import Examples
 from ..data.images import labeled_images, open_images
 from ..data.loader import Loader
@@ -247,7 +247,7 @@ def image_processor(data: SquareImages, model: Any, kept: ImageProcessor | None 
 
     `kept` is the processor of a start: how it resizes and normalizes stays, unless data.* says otherwise.
     """
-    side, usual = data.size or model.image, ImageData()
+    side, usual = data.size or model.image, SquareImages()
     image = kept or ImageProcessor(resize=side, crop=side)
     return replace(
         _resized(image, side), mean=image.mean if kept and data.mean == usual.mean else data.mean,

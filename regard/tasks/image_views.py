@@ -7,15 +7,28 @@ import numpy as np
 
 from ..look import PatchSegment, QuerySegment, TextSegment, ViewAxis
 from ..processors.base import Array
+from ..processors.image import ImageProcessor
+from ..processors.read_image import RawImage
 
 
 def image_axis(model: Any, pixels: Array, positions: int) -> ViewAxis:
     """Patches or places of the image (3, height, width); positions before them are class tokens."""
     rows, columns = model.patch_grid(*pixels.shape[1:]) if hasattr(model, "patch_grid") else (0, 0)
+    return _axis(pixels, rows, columns, positions)
+
+
+def _axis(pixels: Array, rows: int, columns: int, positions: int) -> ViewAxis:
     before = positions - rows * columns
     labels = ("[CLS]", *(f"[{number}]" for number in range(2, before + 1)))[:before]
     patches = PatchSegment(rows, columns, picture(pixels))
     return ViewAxis("patch", (TextSegment(labels), patches) if before else (patches,))
+
+
+def patch_axis(processor: ImageProcessor, image: RawImage, positions: int) -> ViewAxis:
+    """Patches of an image as its processor cuts it; positions before them are class tokens."""
+    pixels = processor.encode_bytes(image)
+    rows, columns = (-(-side // processor.patch) for side in pixels.shape[1:])
+    return _axis(pixels, rows, columns, positions)
 
 
 def query_axis(

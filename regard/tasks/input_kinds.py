@@ -12,7 +12,7 @@ from ..data.manifest import AUDIO, IMAGE, TEXT
 from ..data.prompted_dataset import EndedText, PromptedDataset, PromptedImages
 from ..data.sound_dataset import STRIDE, EncodeTranscripts, SoundDataset
 from ..errors import UserError
-from ..look import FrameSegment, PatchSegment, ViewAxis
+from ..look import ViewAxis
 from ..metrics.speech import speech_metrics
 from ..metrics.text import text_metrics
 from ..metrics.tokenization import choose_tokenization
@@ -25,8 +25,9 @@ from ..processors.sound_frames import SoundFrames
 from ..processors.tokenizers import Tokenizer
 from .base import Metrics, Processors
 from .classify_image import image_processor
-from .image_views import picture
+from .image_views import patch_axis
 from .sound_generation import frames_key
+from .sound_views import frame_axis
 from .source_generation import SourceInputs
 from .target_views import END
 from .transcribe import augmented, new_frames
@@ -112,9 +113,7 @@ class ImageInputs(InputKind):
         return [f"{place // columns + 1},{place % columns + 1}" for place in range(count)]
 
     def axis(self, raw: Any, count: int) -> ViewAxis:
-        pixels = self.processor.encode_bytes(raw)
-        columns = -(-pixels.shape[2] // self.processor.patch)
-        return ViewAxis("patch", (PatchSegment(count // columns, columns, picture(pixels)),))
+        return patch_axis(self.processor, raw, count)
 
 
 class SoundInputs(InputKind):
@@ -143,8 +142,7 @@ class SoundInputs(InputKind):
         return [f"{self.processor.seconds_of(place * STRIDE):.2f}" for place in range(count)]
 
     def axis(self, raw: Any, count: int) -> ViewAxis:
-        first, second = (self.processor.seconds_of(place * STRIDE) for place in (0, 1))
-        return ViewAxis("second", (FrameSegment(count, second - first, first, self.encode(raw)),))
+        return frame_axis(self.processor, STRIDE, count, self.encode(raw))
 
     def metrics(self, found: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
         whole = speech_metrics(found, references, settings.normalize)

@@ -1,5 +1,6 @@
 """The objectives of the tasks: modules from a batch to its summed loss."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -232,20 +233,55 @@ class LanguageObjective(Objective):
         }
 
 
+MAX_SCALE = 100.0  # of the cosines, as published
+
+
 class ContrastiveObjective(StepObjective):
-    """Among all examples of a step, each side of an example finds its other side (CLIP, 2103.00020)."""
+    """Among all examples of a step, each side of an example finds its other side (CLIP, 2103.00020).
+
+    The fields `same_<field>` number the contents of a side, if the batch has them. Examples that agree on one side are
+    positives of each other: their other sides share the probability.
+    """
 
     def __init__(self, model: nn.Module, fields: tuple[str, str]) -> None:
         super().__init__()
         self.model, self.fields = model, fields
 
+    @torch.no_grad()
+    def prepare(self) -> None:
+        cast(EmbeddingModel, self.model).log_scale.clamp_(max=math.log(MAX_SCALE))
+
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         model, (one, other) = cast(EmbeddingModel, self.model), self.fields
         scale = model.log_scale.exp().repeat(len(batch[one]))
-        return {"one": model.embed(batch[one]), "other": model.embed(batch[other]), "scale": scale}
+        numbers = {name: batch[name].values for name in map(same_field, self.fields) if name in batch}
+        return {one: model.vectors(batch[one]), other: model.vectors(batch[other]), "scale": scale, **numbers}
 
     def loss(self, features: Mapping[str, Tensor]) -> LossSum:
-        scores = features["scale"].float().mean() * (features["one"].float() @ features["other"].float().T)
-        own = torch.arange(len(scores), device=scores.device)
-        loss = cross_entropy(scores, own, reduction="sum") + cross_entropy(scores.T, own, reduction="sum")
-        return LossSum(loss / 2)
+        one, other = (features[name].float() for name in self.fields)
+        with torch.autocast(one.device.type, enabled=False):  # bf16 has three digits, too few for a scale of 100
+            scores = features["scale"].float()[0] * (one @ other.T)
+        return LossSum(contrastive_loss(scores, self.positives(features, len(one))))
+
+    def positives(self, features: Mapping[str, Tensor], count: int) -> Tensor:
+        """(count, count) bool: the pairs of an item and a text that belong together; always on the diagonal."""
+        found = torch.eye(count, dtype=torch.bool, device=features["scale"].device)
+        one, other = (features.get(same_field(name)) for name in self.fields)
+        for left, right in ((one, one), (other, other), (one, other)):  # a text may stand on both sides
+            if left is not None and right is not None:
+                found = found | (left[:, None] == right)
+        return found
+
+
+def same_field(field: str) -> str:
+    """The field of a batch that numbers the contents of another: equal numbers are equal contents."""
+    return f"same_{field}"
+
+
+def contrastive_loss(scores: Tensor, positives: Tensor) -> Tensor:
+    """The cross-entropy of both directions, halved and summed over the examples (scores: items × texts)."""
+    total = scores.new_zeros(())
+    for each, own in ((scores, positives), (scores.T, positives.T)):
+        shares = own.to(each.dtype) / own.sum(1, keepdim=True)
+        total = total - (shares * each.log_softmax(-1)).sum()
+    return total / 2

@@ -12,7 +12,7 @@ from ..processors.frame_windows import FilledWindow, FrameWindows
 from ..processors.read_sound import RawSound, stream_sound
 from ..processors.segments import segments
 from ..processors.whisper_tokens import text_language
-from .requests import TranscribeRequest, TranscriptSegment
+from .transcribe_requests import TranscribeRequest, TranscriptSegment
 
 
 class SoundWindow(NamedTuple):

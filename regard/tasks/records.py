@@ -13,11 +13,10 @@ from .requests import (
     MultiLabelResult,
     MultitaskResult,
     TagResult,
-    TranscribeResult,
-    Transcript,
     TranslateResult,
     Translation,
 )
+from .transcribe_requests import TranscribeResult, Transcript
 
 TRANSLATION = tuple(field.name for field in fields(Translation) if field.name != "length")
 TRANSLATED = (*TRANSLATION, "source_pieces")

@@ -21,10 +21,10 @@ from ..processors.read_sound import RawSound, sound_info, sound_name, stream_sou
 from ..processors.segments import segments
 from ..processors.sound_frames import SoundFrames
 from .finite import require_finite
-from .requests import TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .seq2seq_scoring import known_logprobs
 from .source_generation import NO_CONSTRAINTS, SourceGeneration, SourceInputs
 from .token_times import TokenTimes
+from .transcribe_requests import TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .transcripts import join_segments, make_transcript, shifted
 from .translations import constraints_of
 

@@ -21,11 +21,10 @@ from .requests import (
     LanguageResult,
     MultitaskRequest,
     MultitaskResult,
-    TranscribeRequest,
-    TranscribeResult,
     TranslateRequest,
     TranslateResult,
 )
+from .transcribe_requests import TranscribeRequest, TranscribeResult
 
 
 class TextGeneration:

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from ..families.protocols import SpeechModel
-from ..look import AttentionView, FrameSegment, ViewAxis, Which
+from ..look import AttentionView, ViewAxis, Which
 from ..parts import Encoded
 from ..parts.ctc import force_align
 from ..processors.base import Array
 from ..processors.sound_frames import SoundFrames
 from ..processors.tokenizers import Tokenizer
+from .sound_views import frame_axis
 from .target_views import trace_target, view_target
 from .transcripts import Span, TokenTrace
 
@@ -85,9 +85,7 @@ class TokenTimes:
 
     def frame_axis(self, encoded: Encoded, frames: Array | None = None) -> ViewAxis:
         """The encoder positions, with their times."""
-        step = self.center(1) - self.center(0)
-        spectrogram = np.zeros((0, 0), np.float32) if frames is None else np.asarray(frames, np.float32)
-        return ViewAxis("second", (FrameSegment(encoded.states.size(1), step, self.center(0), spectrogram),))
+        return frame_axis(self.sound, self.model.stride, encoded.states.size(1), frames)
 
     def _times(self, encoded: Encoded, tokens: Sequence[int], view: AttentionView) -> list[Span]:
         if self.model.ctc_weight:

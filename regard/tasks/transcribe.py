@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..config.audio import SoundData, SoundSettings, TranscribeDecode
+from ..config.audio import Recordings, SoundData, TranscribeDecode
 from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
 from ..data.examples import Examples
@@ -57,10 +57,10 @@ from .finite import require_finite
 from .objectives import TranscribeObjective
 from .predictor import Answer, Predictor
 from .records import transcript_record
-from .requests import TranscribeRequest, TranscribeResult, Transcript
 from .sound_generation import SoundGeneration
 from .source_generation import NO_CONSTRAINTS
 from .task import Task
+from .transcribe_requests import TranscribeRequest, TranscribeResult, Transcript
 from .transcripts import make_transcript, shifted
 from .translate import VALIDATION_DECODE
 from .translations import changed_settings
@@ -330,7 +330,7 @@ def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
-def augmented(sound: SoundFrames, data: SoundSettings) -> SoundFrames:
+def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
     """The processor with the changes of data.* in training."""
     return replace(
         sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
@@ -338,14 +338,14 @@ def augmented(sound: SoundFrames, data: SoundSettings) -> SoundFrames:
     )  # fmt: skip
 
 
-def new_frames(data: SoundSettings, examples: Examples) -> FilterbankProcessor:
+def new_frames(data: Recordings, examples: Examples) -> FilterbankProcessor:
     """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
     plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data))
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
     return with_statistics(plain, (examples[int(index)][0] for index in chosen))
 
 
-def window_frames(data: SoundData, frames: int) -> AudioProcessor:
+def window_frames(data: Recordings, frames: int) -> AudioProcessor:
     """Log-mel frames of recordings that are filled up with silence, so that they have `frames`."""
     hop = hop_samples(data)
     seconds, rest = divmod(frames * hop, data.rate)
@@ -365,7 +365,7 @@ def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) 
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
-def hop_samples(data: SoundSettings) -> int:
+def hop_samples(data: Recordings) -> int:
     """The samples between two frames."""
     return max(round(data.rate * data.hop / 1000), 1)
 

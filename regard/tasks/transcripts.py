@@ -8,7 +8,7 @@ from ..decode import Hypothesis
 from ..decode.constraints import Constraints
 from ..processors.tokenizers import Tokenizer
 from .notices import Notice, missing_phrase
-from .requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment
+from .transcribe_requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment
 
 Span = tuple[float, float]  # start and end in seconds
 

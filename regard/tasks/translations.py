@@ -12,14 +12,8 @@ from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
-from .requests import (
-    CaptionRequest,
-    MultitaskRequest,
-    TranscribeRequest,
-    TranslateRequest,
-    TranslateResult,
-    Translation,
-)
+from .requests import CaptionRequest, MultitaskRequest, TranslateRequest, TranslateResult, Translation
+from .transcribe_requests import TranscribeRequest
 
 AnyRequests: TypeAlias = (
     Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest] | Sequence[MultitaskRequest]

@@ -21,8 +21,8 @@ from ..processors.audio import AudioProcessor
 from ..processors.base import Array
 from ..processors.read_sound import RawSound
 from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts, text_language
-from .requests import Transcript
 from .transcribe import TranscribePredictor
+from .transcribe_requests import Transcript
 from .whisper_texts import KnownTranscripts
 
 PROMPT = 4  # the most tokens before a transcript: START, language, task, no timestamps

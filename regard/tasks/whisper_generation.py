@@ -35,8 +35,15 @@ from .recordings import (
     sequential_windows,
     windows_at_pauses,
 )
-from .requests import DecodedWindow, TimedWord, TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .sound_generation import SoundGeneration, frames_key
+from .transcribe_requests import (
+    DecodedWindow,
+    TimedWord,
+    TranscribeRequest,
+    TranscribeResult,
+    Transcript,
+    TranscriptSegment,
+)
 from .transcripts import join_segments, timed_words
 from .windows import TokenSegment, WindowText, judge, split_window, without_loop, without_pair
 from .word_times import token_spans

@@ -13,7 +13,7 @@ from ..parts import Encoded
 from ..processors.base import Array
 from .base import view_title
 from .recordings import Recording, SoundWindow
-from .requests import DecodedWindow, TranscribeRequest, Transcript
+from .transcribe_requests import DecodedWindow, TranscribeRequest, Transcript
 from .whisper_generation import DecodedText, WhisperGeneration
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..families.protocols import (
     BoxModel,
     CausalModel,
+    EmbeddingModel,
     EncoderModel,
     Family,
     LabelModel,
@@ -25,7 +26,9 @@ from ..processors.base import Array
 from .probes import Probe, pack_tokens
 
 LABELS = 41
-HEAD: dict[Output, str] = {"target": "target", "next": "next", "masked": "words", "label": "class", "tags": "tag"}
+HEAD: dict[Output, str] = {
+    "target": "target", "next": "next", "masked": "words", "label": "class", "tags": "tag", "embedding": "none",
+}  # fmt: skip
 Rows = list[Tensor]  # the valid outputs of every row
 
 
@@ -83,6 +86,10 @@ class Subject(ABC):
             hidden |= ~valid[:, None, None]
         return hidden
 
+    def runs(self, part: nn.Module) -> bool:
+        """True if `read` runs this part of the model."""
+        return True
+
     def sample(self, *lengths: int) -> list[Array]:
         return [self.probe.example(length) for length in lengths]
 
@@ -122,6 +129,29 @@ class LabelOutput(EncoderSubject):
     def read(self, inputs: Inputs) -> Rows:
         model = cast(LabelModel, self.module)
         return list(model.label_logits(model.encode(inputs)))
+
+
+class EmbeddingOutput(EncoderSubject):
+    """One vector of length 1; a model of several modalities is read in that of the probe."""
+
+    packs = False
+
+    def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+        super().__init__(family, output, probe, {**family.SPEC.reading.get(probe.modality, {}), **settings})
+
+    @property
+    def size(self) -> int:
+        return int(self.config.width)
+
+    def output_shape(self, example: Array) -> tuple[int, ...]:
+        return (self.size,)
+
+    def read(self, inputs: Inputs) -> Rows:
+        return list(cast(EmbeddingModel, self.module).vectors(inputs))
+
+    def runs(self, part: nn.Module) -> bool:
+        tower = getattr(self.module, "tower", None)
+        return tower is None or any(part is each for each in tower(self.probe.modality)[0].modules())
 
 
 class BoxOutput(Subject):
@@ -251,6 +281,7 @@ SUBJECTS: dict[Output, type[Subject]] = {
     "masked": TokenOutputs,
     "tags": TokenOutputs,
     "label": LabelOutput,
+    "embedding": EmbeddingOutput,
     "boxes": BoxOutput,
     "copied": ParallelTokens,
     "infilled": ParallelTokens,

@@ -42,10 +42,13 @@ class StepObjective(nn.Module, ABC):
 
     The loop gathers the features of all micro-batches and processes, computes `loss`, and runs `forward` again with the
     gradients of the features (GradCache, 2101.06983). So `forward` uses every parameter and `loss` none. What is one
-    number for all examples, such as a temperature, is returned once per example.
+    number for all examples, such as a temperature, is returned once per example. Features of integers have no gradient.
     """
 
     model: nn.Module
+
+    def prepare(self) -> None:
+        """Called before every step, outside the compiled `forward`: a bound on a parameter is kept here."""
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:

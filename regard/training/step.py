@@ -103,6 +103,7 @@ class GradientStep:
 
     def _whole_step(self, objective: StepObjective, step: int, micro_batches: Sequence[Batch], count: int) -> Tensor:
         """GradCache (2101.06983): features without a graph, the loss of all of them, and each micro-batch again."""
+        objective.prepare()
         if len(micro_batches) == self.ranks.world == 1:
             with self._forward(step, micro_batches[0]):
                 loss = objective.loss(self.module(self.to_device(micro_batches[0]))).sum / count
@@ -117,7 +118,7 @@ class GradientStep:
         loss.backward()  # type: ignore[no-untyped-call]
         for place, (batch, own) in enumerate(zip(batches, rows, strict=True)):
             with self._reduced(place == len(batches) - 1):
-                features = self._features(step, batch)
+                features = {name: each for name, each in self._features(step, batch).items() if each.requires_grad}
                 slopes = [
                     _gradient(tables[name])[own] * self.ranks.world if batch.counted else torch.zeros_like(feature)
                     for name, feature in features.items()
@@ -146,7 +147,7 @@ class GradientStep:
             for batch, part, own in zip(batches, parts, rows, strict=True):
                 if batch.counted:
                     table[own] = part[name]
-            tables[name] = self.ranks.add(table).requires_grad_()
+            tables[name] = self.ranks.add(table).requires_grad_(table.is_floating_point())
         return tables, rows
 
     def _forward(self, step: int, batch: Batch) -> AbstractContextManager[object]:

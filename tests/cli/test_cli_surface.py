@@ -32,6 +32,8 @@ SURFACE = {
         "--top",
         "--embed",
         "--similar",
+        "--labels",
+        "--template",
         "--coco",
         "--draw",
         "--out",

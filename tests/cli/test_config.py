@@ -212,6 +212,7 @@ def test_a_full_recipe_documents_every_key_with_its_default(name):
         "caption",
         "transcribe",
         "multitask",
+        "contrastive",
     ],
 )
 def test_the_recipe_of_a_task_documents_its_keys(name):

@@ -14,6 +14,7 @@ from regard.testing.subjects import HEAD
 
 Case = tuple[str, str]  # family, variant
 
+NARROW = {"width": 48, "heads": 2, "layers": 1, "inner": 64}
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
         "paper": {},
@@ -49,6 +50,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "additive": {"head": "words", "attention": "additive"},
         "class": {"head": "class"},
+        "embedding": {"head": "none", **NARROW},
     },
     "longformer": {
         "paper": {"head": "words", "attention": {"radius": 3}},
@@ -58,12 +60,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "attention": {"radius": [1, 2], "dilation": [1, 2], "globals": 3},
         },
         "class": {"head": "class", "attention": {"radius": 3}},
+        "embedding": {"head": "none", **NARROW, "attention": {"radius": 3}},
     },
     "bigbird": {
         "paper": {"head": "words", "attention": {"kind": "blocks", "size": 1, "random": 1}},
         "tags": {"head": "tag", "attention": {"kind": "blocks", "size": 1, "random": 0, "seed": 3}},
         "dense": {"head": "words", "attention": "dense"},
         "class": {"head": "class", "attention": {"kind": "blocks", "size": 1, "random": 1}},
+        "embedding": {"head": "none", **NARROW, "attention": {"kind": "blocks", "size": 1, "random": 1}},
     },
     "lm": {
         "paper": {},
@@ -166,6 +170,17 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "frames": {"inputs": ["frames"], "ctc": {"weight": 0.3}, "positions": {"kind": "rotary"}, "prenorm": False},
     },
 }
+MEDIA_VARIANTS["clip"] = {
+    "image": {},
+    "mean": {"source": {"kind": "image", "image": 32, "patch": 4, **NARROW, "pool": "mean", "norm": "rms"}},
+    "audio": {},
+    "text": {},
+    "bidirectional": {"text": {**NARROW, "causal": False, "pool": "mean", "positions": "rotary", "feed": "gated"}},
+}
+READ: dict[Case, Modality] = {  # what a case reads, of a family with several modalities
+    ("clip", "image"): "pixels", ("clip", "mean"): "pixels", ("clip", "audio"): "frames", ("clip", "text"): "tokens",
+    ("clip", "bidirectional"): "tokens",
+}  # fmt: skip
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS.get(family, ())]  # models of tokens
 MEDIA_CASES = [(family, name) for family, variants in MEDIA_VARIANTS.items() for name in variants]
 LOOSE = {
@@ -199,6 +214,8 @@ def settings_of(case: Case) -> dict[str, Any]:
 
 def modality_of(case: Case) -> Modality:
     """What a case reads: the first of its inputs, or its family has one modality only."""
+    if case in READ:
+        return READ[case]
     if inputs := settings_of(case).get("inputs"):
         first: Modality = inputs[0]
         return first

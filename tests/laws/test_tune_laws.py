@@ -57,7 +57,7 @@ PREPENDED = [
     (case, method)
     for case, method in VIRTUAL
     if method == "prompt" or (method == "prefix" and (case, method) in DECODER_ONLY)
-    if output_of(case) != "label"  # it depends on all tokens
+    if output_of(case) not in ("label", "embedding")  # they depend on all tokens
 ]
 
 
@@ -131,6 +131,8 @@ def test_only_injected_parameters_are_trained(pair):
     zeros = ("tune.decoder.layers.0.attention.",) if pair[0][0] == "detr" else ()  # its input is zeros, as in the paper
     zeros += ("tune.ctc.",) if pair[0][0] in ("speech", "omni") else ()  # the decoder does without
     zeros += ("tune.fertility.", "tune.length.") if pair[0][0] in ("nat", "cmlm") else ()  # so does theirs
+    if pair[0][0] == "clip" and modality_of(pair[0]) != "tokens":
+        zeros += ("tune.text.", "tune.text_projection.")  # the tower of texts is not read
     zeros += ("tune.anchors.",) if pair[0] == ("detr", "proposed") else ()  # the choice of boxes has no gradient
     for name, each in model.named_parameters():
         trained = name.startswith("tune.")
@@ -196,7 +198,8 @@ def test_rows_are_batch_invariant(pair):
 PACKED = [
     each
     for each in VIRTUAL
-    if modality_of(each[0]) == "tokens" and output_of(each[0]) != "label" and "packing" not in LOOSE.get(each[0], ())
+    if modality_of(each[0]) == "tokens" and "packing" not in LOOSE.get(each[0], ())
+    if output_of(each[0]) not in ("label", "embedding")  # a row has one
 ]
 
 

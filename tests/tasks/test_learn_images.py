@@ -72,3 +72,20 @@ def test_captions_at_full_size(tmp_path):
     print(f"captions: {metrics['seconds']:.0f} s, exact {metrics['exact']:.4f}, CIDEr-D {metrics['cider']:.3f}")
     assert metrics["exact"] >= 0.95
     assert metrics["seconds"] < 600
+
+
+@pytest.mark.learn
+def test_texts_of_scenes(tmp_path):
+    """A short training on scenes of one shape: which of 24 texts belongs to an image."""
+    settings = {
+        "data__max_shapes": 1,
+        "data__examples": 8000,
+        "train__steps": 600,
+        "train__batch": 64,
+        "train__lr": 2e-3,
+    }
+    text = {"model__text__layers": 1, "model__text__pool": "mean", "model__text__causal": False}
+    metrics = train("contrastive", tmp_path / "run", train__eval_every=300, **settings, **text)
+    print(f"texts of scenes, 600 steps: {metrics['seconds']:.0f} s, R@1 {metrics['item_to_text_r1']:.4f}")
+    assert metrics["item_to_text_r1"] >= 0.65
+    assert metrics["seconds"] < 240

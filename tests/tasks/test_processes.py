@@ -86,7 +86,7 @@ class DualEncoder(nn.Module):
         self.frames = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 6))
         self.log_scale = nn.Parameter(torch.ones(1))
 
-    def embed(self, inputs: Inputs) -> Tensor:
+    def vectors(self, inputs: Inputs) -> Tensor:
         return nn.functional.normalize((self.tokens if inputs.modality == "tokens" else self.frames)(inputs.values))
 
 

@@ -13,17 +13,19 @@ from regard.tasks import task_module
 from regard.tasks.task import spec_of
 
 FITTING = {
-    "translate": "transformer t5 rnn cnn nat cmlm",
-    "text2text": "transformer t5 rnn cnn",
-    "spans": "transformer t5 rnn cnn",
+    "translate": "transformer t5 rnn cnn nat cmlm omni",
+    "text2text": "transformer t5 rnn cnn omni",
+    "spans": "transformer t5 rnn cnn omni",
     "language": "lm gpt xl rnn cnn",
     "classify": "bert longformer bigbird rnn cnn",
     "tag": "bert longformer bigbird rnn cnn",
     "masked": "bert longformer bigbird",
     "classify-image": "vit",
     "detect": "detr",
-    "caption": "captioner",
-    "transcribe": "speech whisper",
+    "caption": "captioner omni",
+    "transcribe": "speech whisper omni",
+    "multitask": "omni",
+    "contrastive": "bert longformer bigbird clip",
 }
 
 

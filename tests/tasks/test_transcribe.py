@@ -20,8 +20,8 @@ from regard.errors import UserError
 from regard.parts.ctc import best_path, force_align
 from regard.processors.read_sound import Sound
 from regard.synthetic import morse
-from regard.tasks.requests import TranscribeRequest
 from regard.tasks.transcribe import TranscribePredictor
+from regard.tasks.transcribe_requests import TranscribeRequest
 from regard.training import curves
 
 RATE = morse.RATE

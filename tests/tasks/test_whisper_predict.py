@@ -30,8 +30,8 @@ from regard.processors.frame_windows import FrameWindows
 from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
 from regard.processors.whisper_tokens import ControlTokens, with_control_tokens
 from regard.tasks.recordings import SoundWindow
-from regard.tasks.requests import TranscribeRequest
 from regard.tasks.transcribe import new_predictor, window_frames
+from regard.tasks.transcribe_requests import TranscribeRequest
 from regard.tasks.whisper import WhisperPredictor
 from regard.tasks.whisper_generation import WindowResult
 from regard.tasks.windows import WindowText, split_window, without_loop

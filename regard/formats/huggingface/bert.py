@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu",
+    "quick_gelu": "quick_gelu",
 }  # fmt: skip
 ARCHITECTURES = {
     "BertModel": "none",

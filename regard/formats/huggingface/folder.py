@@ -49,6 +49,7 @@ IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to
     "detr": "regard.formats.huggingface.detr",
     "resnet": "regard.formats.huggingface.resnet",
     "whisper": "regard.formats.huggingface.whisper",
+    "clip": "regard.formats.huggingface.clip",
     "vision-encoder-decoder": "regard.formats.huggingface.vision_encoder_decoder",
 }
 

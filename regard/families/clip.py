@@ -1,0 +1,123 @@
+"""CLIP (2103.00020): two towers and one space. A text is near the images, recordings or texts that it belongs to.
+
+`source` is what the texts belong to: images, sound, or other texts, which the tower of the texts reads, too.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config.schema import Base, Count, Positive
+from ..parts import Encoded, Inputs
+from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, unchanged, zeros
+from ..parts.inputs import Modality
+from .spec import ModelSpec
+from .towers import (
+    ImageTower,
+    ImageTowerConfig,
+    SharedTextConfig,
+    SoundTower,
+    SoundTowerConfig,
+    TextTower,
+    TextTowerConfig,
+    Tower,
+)
+
+FIRST_SCALE = 1 / 0.07  # of the cosines, before training
+Source = Annotated[ImageTowerConfig | SoundTowerConfig | SharedTextConfig, Field(discriminator="kind")]
+
+
+class Config(Base):
+    family: Literal["clip"] = "clip"
+    size: str = "tiny"
+    vocab: Count = 0  # 0: the tokenizer's size
+    bins: Positive = 80  # of a frame of sound
+    width: Positive = 512  # of the embeddings
+    source: Source = ImageTowerConfig()
+    text: TextTowerConfig = TextTowerConfig()
+
+
+def vision(patch: int, width: int, heads: int, layers: int) -> dict[str, Any]:
+    shape = {"width": width, "heads": heads, "layers": layers, "inner": 4 * width}
+    return {"kind": "image", "image": 224, "patch": patch, **shape}
+
+
+TEXT_BASE = {"width": 512, "heads": 8, "layers": 12, "inner": 2048}
+TEXT_LARGE = {"width": 768, "heads": 12, "layers": 12, "inner": 3072}
+SMALL = {"width": 64, "heads": 2, "layers": 2, "inner": 128}
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 64, "source": {"kind": "image", "image": 32, "patch": 4, **SMALL}, "text": SMALL},
+    "B/32": {"width": 512, "source": vision(32, 768, 12, 12), "text": TEXT_BASE},
+    "B/16": {"width": 512, "source": vision(16, 768, 12, 12), "text": TEXT_BASE},
+    "L/14": {"width": 768, "source": vision(14, 1024, 16, 24), "text": TEXT_LARGE},
+}
+MODALITIES: dict[str, Modality] = {"image": "pixels", "audio": "frames", "text": "tokens"}
+SPEC = ModelSpec(
+    frozenset(MODALITIES.values()),
+    frozenset({"embedding"}),
+    source=lambda c: MODALITIES[c.source.kind],
+    reading={"frames": {"source": {"kind": "audio", "channels": 4, **SMALL}}, "tokens": {"source": {"kind": "text"}}},
+)
+
+
+class Model(nn.Module):
+    log_scale: Tensor
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.text = TextTower(c.text, c.vocab)
+        self.text_projection = nn.Linear(c.text.width, c.width, bias=False)
+        self.source = new_source(c)
+        own = isinstance(c.source, SharedTextConfig)
+        self.source_projection = None if own else nn.Linear(c.source.width, c.width, bias=False)  # type: ignore[union-attr]
+        self.log_scale = nn.Parameter(torch.tensor([math.log(FIRST_SCALE)]))
+        initialize(self, INITIAL)
+
+    @property
+    def context(self) -> int | None:
+        """The longest text in tokens; None: any length."""
+        return self.text.encoder.context
+
+    def random_inputs(self, rows: int) -> list[Inputs]:
+        """Inputs of both towers, to probe the model with."""
+        return [(self.source or self.text).random_inputs(rows), self.text.random_inputs(rows)]
+
+    def tower(self, modality: Modality) -> tuple[Tower, nn.Linear]:
+        """The tower that reads this modality, and its projection."""
+        if self.source is None or self.source_projection is None or modality == "tokens":
+            assert modality == "tokens", f"this model has no tower for {modality}"
+            return self.text, self.text_projection
+        assert modality == self.source.modality, f"this model has no tower for {modality}"
+        return self.source, self.source_projection
+
+    def encode(self, inputs: Inputs) -> Encoded:
+        return self.tower(inputs.modality)[0].encode(inputs)
+
+    def vectors(self, inputs: Inputs) -> Tensor:
+        tower, projection = self.tower(inputs.modality)
+        return F.normalize(projection(tower(inputs)).float(), dim=-1)  # (batch, width)
+
+    def forward(self, source: Inputs, text: Inputs) -> Tensor:
+        """The scaled cosines of every source with every text: (sources, texts)."""
+        return self.log_scale.exp() * (self.vectors(source) @ self.vectors(text).T)
+
+
+def new_source(c: Config) -> Tower | None:
+    """The tower beside that of the texts; None if both sides are texts."""
+    if isinstance(c.source, SharedTextConfig):
+        return None
+    return ImageTower(c.source) if isinstance(c.source, ImageTowerConfig) else SoundTower(c.source, c.bins)
+
+
+INITIAL: dict[str, Rule] = {
+    r"log_scale": unchanged,
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r"text\.embed\.weight|.*positions\.table.*|source\.first": normal(0.02),
+    r"source\.(patches|front)\..*\.weight": fan_in,
+    r".*\.weight": glorot,
+}

@@ -1,0 +1,185 @@
+"""Towers: encoders of one modality that give one vector for an image, a recording or a text."""
+
+from functools import partial
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..config.schema import Base, Positive, Share
+from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts.attention import fuse_projections
+from ..parts.frames import FrameConvolutions
+from ..parts.inputs import Modality
+from ..parts.patches import LearnedGrid, PatchEmbedding, random_images
+from ..parts.pooling import pool
+
+Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+TextPositions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
+
+
+class TowerConfig(Base):
+    """The layers of a tower."""
+
+    width: Positive = 128
+    heads: Positive = 4
+    layers: Positive = 3
+    inner: Positive = 512
+    dropout: Share = 0.0
+    depth_dropout: Share = 0.0  # stochastic depth: how often the last layer is skipped; earlier ones in proportion
+    attention: slots.Dense = slots.Dense()
+    feed: Feed = slots.Feed(act="quick_gelu")
+    norm: Norm = slots.LayerNorm()
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        slots.check_widths(self.width, self.heads, getattr(self, "positions", None))
+        return self
+
+
+class TextTowerConfig(TowerConfig):
+    positions: TextPositions = slots.Learned(tokens=77)
+    causal: bool = True  # a token attends to those before it; false: to all
+    pool: Literal["last", "mean", "first"] = "last"  # last: the state of END
+
+
+class ImageTowerConfig(TowerConfig):
+    kind: Literal["image"] = "image"
+    image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
+    patch: Positive = 16
+    channels: Positive = 3
+    pool: Literal["first", "mean"] = "first"  # first: a class token
+
+    @model_validator(mode="after")
+    def _check_patches(self) -> Self:
+        if self.image % self.patch:
+            near = [self.image // self.patch * self.patch, -(-self.image // self.patch) * self.patch]
+            raise ValueError(
+                f"images of {self.image} pixels do not divide into patches of {self.patch}; use "
+                f"{' or '.join(str(side) for side in near if side)} (model.source.image)"
+            )
+        return self
+
+
+class SoundTowerConfig(TowerConfig):
+    kind: Literal["audio"] = "audio"
+    channels: Positive = 32  # of the convolutions
+    feed: Feed = slots.Feed()
+
+
+class SharedTextConfig(Base):
+    """Both sides are texts, and one tower reads them."""
+
+    kind: Literal["text"] = "text"
+
+
+class Tower(nn.Module):
+    """An encoder and how its states become one vector."""
+
+    modality: Modality
+    encoder: Stack
+    pooling: Literal["first", "mean", "last"]
+
+    def encode(self, inputs: Inputs) -> Encoded:
+        raise NotImplementedError
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        encoded = self.encode(inputs)
+        return pool(encoded.states, encoded.valid, self.pooling)  # (batch, width)
+
+    def random_inputs(self, rows: int) -> Inputs:
+        """Noise, to probe the model with."""
+        raise NotImplementedError
+
+
+def stack_layers(c: TowerConfig, positions: Any = None, causal: bool = False) -> Stack:
+    """The layers of a tower, each with the norm first."""
+    norm = partial(c.norm.build, c.width)
+    layers = [
+        Layer(
+            c.attention.build(c.width, c.heads),
+            c.feed.build(c.width, c.inner, bias=True),
+            partial(new_residual, c, c.depth_dropout * number / max(c.layers - 1, 1)),
+        )
+        for number in range(c.layers)
+    ]
+    return Stack(layers, norm(), positions, causal)
+
+
+def new_residual(c: TowerConfig, skipped: float) -> Residual:
+    return Residual(c.norm.build(c.width), True, c.dropout, skipped)
+
+
+class TextTower(Tower):
+    modality = "tokens"
+
+    def __init__(self, c: TextTowerConfig, vocab: int) -> None:
+        super().__init__()
+        self.pooling = c.pool
+        self.embed, self.dropout = nn.Embedding(vocab, c.width), Dropout(c.dropout)
+        self.encoder = stack_layers(c, c.positions.build(c.width, c.heads, causal=c.causal), c.causal)
+
+    def encode(self, inputs: Inputs) -> Encoded:
+        x = self.encoder.add_positions(self.embed(inputs.values), inputs.positions)
+        states: Tensor = self.encoder(self.dropout(x), inputs.mask())
+        return Encoded(states, inputs.valid)
+
+    def random_inputs(self, rows: int) -> Inputs:
+        tokens = min(8, self.encoder.context or 8)
+        ids = torch.randint(self.embed.num_embeddings, (rows, tokens), generator=torch.Generator().manual_seed(1))
+        return Inputs("tokens", ids.to(self.embed.weight.device))
+
+
+class ImageTower(Tower):
+    """ViT with a norm before the first layer."""
+
+    modality = "pixels"
+    no_decay = ("first",)
+
+    def __init__(self, c: ImageTowerConfig) -> None:
+        super().__init__()
+        self.pooling, self.image = c.pool, c.image
+        self.patches = PatchEmbedding(c.channels, c.width, c.patch, bias=False)
+        self.first = nn.Parameter(torch.zeros(c.width)) if c.pool == "first" else None  # the class token
+        self.positions = LearnedGrid(c.image // c.patch, c.width, int(self.first is not None))
+        self.norm, self.dropout = c.norm.build(c.width), Dropout(c.dropout)
+        self.encoder = stack_layers(c)
+        fuse_projections(self.encoder)  # all patches are read at once
+
+    def encode(self, inputs: Inputs) -> Encoded:
+        grid, valid = self.patches(inputs.values), self.patches.valid(inputs.valid)
+        x = grid.flatten(2).transpose(1, 2)
+        x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
+        valid = None if valid is None else valid.flatten(1)
+        if self.first is not None:
+            first = self.first + self.positions.first().to(self.first)
+            x = torch.cat([first.expand(len(x), 1, -1).to(x.dtype), x], 1)
+            valid = None if valid is None else torch.cat([valid.new_ones(len(valid), 1), valid], 1)
+        states: Tensor = self.encoder(self.dropout(self.norm(x)), Mask(key_valid=valid))
+        return Encoded(states, valid)
+
+    def random_inputs(self, rows: int) -> Inputs:
+        return random_images(rows, self.patches.project.weight, self.image)
+
+
+class SoundTower(Tower):
+    """Frames through two strided convolutions; the mean of all states represents a recording."""
+
+    modality = "frames"
+    pooling = "mean"
+
+    def __init__(self, c: SoundTowerConfig, bins: int) -> None:
+        super().__init__()
+        self.bins, self.front, self.dropout = bins, FrameConvolutions(bins, c.channels, c.width), Dropout(c.dropout)
+        self.encoder = stack_layers(c, slots.Sinusoid().build(c.width, c.heads, causal=False))
+
+    def encode(self, inputs: Inputs) -> Encoded:
+        x, valid = self.front(inputs.values, inputs.valid)
+        states: Tensor = self.encoder(self.dropout(self.encoder.add_positions(x)), Mask(key_valid=valid))
+        return Encoded(states, valid)
+
+    def random_inputs(self, rows: int) -> Inputs:
+        frames = torch.randn(rows, 64, self.bins, generator=torch.Generator().manual_seed(1))
+        return Inputs("frames", frames.to(self.front.first.weight))
