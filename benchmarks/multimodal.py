@@ -56,8 +56,9 @@ def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=True)
     precision = "bf16" if where.type == "cuda" else "fp32"
     step = GradientStep(TranscribeObjective(model, 0.1, 0), where, precision=precision)
-    batches = {kind: make_batch(kind, workload, config, workload.positions).to(where) for kind in KINDS}
-    third = [make_batch(kind, workload, config, workload.positions // 3).to(where) for kind in KINDS]
+    ready = lambda batch: batch.pin() if where.type == "cuda" else batch  # noqa: E731  # a step copies it to the device
+    batches = {kind: ready(make_batch(kind, workload, config, workload.positions)) for kind in KINDS}
+    third = [ready(make_batch(kind, workload, config, workload.positions // 3)) for kind in KINDS]
     mixed = [replace(batch, number=number) for number, batch in enumerate(third)]
 
     def positions(kind: str, batch: Batch) -> int:

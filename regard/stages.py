@@ -65,6 +65,7 @@ def has_stages(recipe: str | None, out: Path | None, resume: bool) -> bool:
 
 
 def read_stages(recipe: str) -> list[Stage]:
+    """The stages of a recipe, after checking that each has its own name and uses only earlier ones."""
     values = recipes.load(recipes.locate_stages(recipe))
     if others := values.keys() - {"stages"}:
         raise UserError(f"recipe {recipe} has stages and also {sorted(others)[0]}; move it to settings of a stage")

@@ -89,6 +89,7 @@ def _stack_kind(stack: Stack) -> str:
 
 
 def all_heads(sites: Iterable[HeadSite]) -> list[HeadName]:
+    """The names of all heads, site by site."""
     return [head for site in sites for head in site.heads]
 
 

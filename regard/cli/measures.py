@@ -116,6 +116,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
+    """Print how well heads find dependency relations and which patterns they have; return the report."""
     from ..tasks.head_report import report_heads
 
     report = report_heads(predictor, data, test)
@@ -138,6 +139,7 @@ def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
 
 
 def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
+    """Print what muting each head costs, the costliest first; return the report."""
     from ..config.run import parse_sides
     from ..tasks.head_effect import measure_effect
 
@@ -150,6 +152,7 @@ def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
 
 
 def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -> Any:
+    """Print how far the probability falls when the most important tokens are deleted; return the report."""
     from ..config.run import parse_sides
     from ..tasks.deletion import deletion_report
 
@@ -161,6 +164,7 @@ def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -
 
 
 def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
+    """Print the likeliest token after every layer, at each position; return what the lens found."""
     from ..tasks.lens import lens
 
     found = lens(predictor, texts[0], texts[1] if len(texts) > 1 else None)
@@ -174,6 +178,7 @@ def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
 
 
 def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
+    """Print the attribution of an output to the tokens of its input; return it as a dict."""
     from dataclasses import asdict
 
     from ..tasks.attribution import saliency
@@ -186,6 +191,7 @@ def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
 
 
 def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> Any:
+    """Print what a word of a text attends to, head by head; return the word with its links."""
     from ..tasks.head_report import word_links
 
     if len(texts) > 1:

@@ -28,6 +28,7 @@ def is_missing(cell: object) -> bool:
 
 
 def text_value(cell: object, names: Sequence[str] = ()) -> str:
+    """A text; an empty one for a missing cell."""
     if isinstance(cell, str):
         return cell
     if is_missing(cell):
@@ -86,10 +87,12 @@ def number_value(cell: object, names: Sequence[str] = ()) -> str:
 
 
 def words_value(cell: object, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The words of a list; an empty cell has none."""
     return tuple(_checked_text(word) for word in _list_value(cell))
 
 
 def tags_value(cell: object, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The tags of a list, each read as a label; an empty cell has none."""
     return tuple(label_value(tag, names) for tag in _list_value(cell))
 
 

@@ -80,6 +80,8 @@ class TextSide(ItemSide):
 
 @dataclass(frozen=True)
 class ImageSide(ItemSide):
+    """Images as their processor reads them. Those that training augments are encoded anew in every epoch."""
+
     image: ImageProcessor
     field: str = "image"
 

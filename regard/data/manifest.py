@@ -232,6 +232,7 @@ def _check_line(file: int, line: int, text: str) -> int:
 
 
 def is_media_name(name: str) -> bool:
+    """True if the suffix is that of an image or a recording."""
     return is_image_name(name) or is_sound_name(name)
 
 

@@ -40,6 +40,8 @@ def likeliest_lengths(logits: Tensor, limits: Tensor, beam: int) -> Tensor:
 
 
 class Copying(ABC):
+    """A distribution over the fertilities of the sources of a batch."""
+
     @abstractmethod
     def likeliest(self) -> Tensor:
         """(rows, source)"""
@@ -130,6 +132,7 @@ class EvenCopying(Copying):
 
 
 def predict_copying(model: FertilityModel, encoded: Encoded) -> Copying:
+    """The fertilities that a model predicts, token by token or by the length."""
     if model.fertilities:
         return TokenCopying(model.fertility_logits(encoded), encoded.valid)
     rows, width = encoded.states.shape[:2]

@@ -44,10 +44,13 @@ class ImageEncoder(Base):
         return self
 
     def vit(self) -> vit.Config:
+        """The same settings as those of a Vision Transformer."""
         return vit.Config(**dict(self))
 
 
 class Config(Base):
+    """The settings of a captioner: those of its decoder, and under `encoder` those of its ViT."""
+
     family: Literal["captioner"] = "captioner"
     size: str = "base"
     encoder: ImageEncoder = ImageEncoder()
@@ -90,6 +93,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    """A ViT whose states a causal decoder attends to, which predicts the next token of a caption."""
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.encoder = vit.Model(c.encoder.vit())

@@ -32,6 +32,8 @@ Source = Annotated[ImageTowerConfig | SoundTowerConfig | SharedTextConfig, Field
 
 
 class Config(Base):
+    """The settings of a CLIP: its two towers and the width of their common space."""
+
     family: Literal["clip"] = "clip"
     size: str = "tiny"
     vocab: Count = 0  # 0: the tokenizer's size
@@ -42,6 +44,7 @@ class Config(Base):
 
 
 def vision(patch: int, width: int, heads: int, layers: int) -> dict[str, Any]:
+    """The settings of an image tower that reads 224 pixels, as CLIP was published."""
     shape = {"width": width, "heads": heads, "layers": layers, "inner": 4 * width}
     return {"kind": "image", "image": 224, "patch": patch, **shape}
 
@@ -65,6 +68,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    """CLIP (2103.00020): a tower for texts and one for what they belong to, projected to one space."""
+
     log_scale: Tensor
 
     def __init__(self, c: Config) -> None:

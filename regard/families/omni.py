@@ -27,10 +27,14 @@ Entrance: TypeAlias = Literal["tokens", "pixels", "frames"]
 
 
 class FrameCTC(Base):
+    """The CTC loss of sound beside the loss of the decoder."""
+
     weight: Share = 0.0  # of the CTC loss of sound in training, beside 1 - weight of the decoder's; 0: no CTC
 
 
 class Config(Base):
+    """The settings of a model of texts, images and sound."""
+
     family: Literal["omni"] = "omni"
     size: str = "small"
     inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # what it reads; set by the task
@@ -81,6 +85,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    """An encoder with an entrance for each modality, and one decoder."""
+
     stride = 4  # frames of an encoder position
 
     def __init__(self, c: Config) -> None:

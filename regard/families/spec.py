@@ -25,10 +25,12 @@ def any_length(config: Any) -> int | None:
 
 
 def only_tokens(config: Any) -> Modality:
+    """Tokens, whatever the settings are."""
     return "tokens"
 
 
 def own_settings(config: Any) -> Any:
+    """The settings of the model itself, not a part of them."""
     return config
 
 

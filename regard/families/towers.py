@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config.schema import Base, Positive, Share
+from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.frames import FrameConvolutions
@@ -40,12 +40,17 @@ class TowerConfig(Base):
 
 
 class TextTowerConfig(TowerConfig):
+    """The settings of a tower of texts."""
+
+    layers: Count = 3  # 0: words do not change each other; with pool=mean, the vector of a text is a sum over its words
     positions: TextPositions = slots.Learned(tokens=77)
     causal: bool = True  # a token attends to those before it; false: to all
     pool: Literal["last", "mean", "first"] = "last"  # last: the state of END
 
 
 class ImageTowerConfig(TowerConfig):
+    """The settings of a tower of images."""
+
     kind: Literal["image"] = "image"
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
@@ -64,6 +69,8 @@ class ImageTowerConfig(TowerConfig):
 
 
 class SoundTowerConfig(TowerConfig):
+    """The settings of a tower of sound."""
+
     kind: Literal["audio"] = "audio"
     channels: Positive = 32  # of the convolutions
     feed: Feed = slots.Feed()
@@ -109,10 +116,13 @@ def stack_layers(c: TowerConfig, positions: Any = None, causal: bool = False) ->
 
 
 def new_residual(c: TowerConfig, skipped: float) -> Residual:
+    """A residual with the norm first; training skips its branch with the probability `skipped`."""
     return Residual(c.norm.build(c.width), True, c.dropout, skipped)
 
 
 class TextTower(Tower):
+    """Token embeddings with positions, and a stack that may be causal."""
+
     modality = "tokens"
 
     def __init__(self, c: TextTowerConfig, vocab: int) -> None:

@@ -30,6 +30,7 @@ class PatchSegment:
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """The row and column of every patch, from 1."""
         return tuple(f"row {i + 1}, column {j + 1}" for i in range(self.rows) for j in range(self.columns))
 
 
@@ -45,6 +46,7 @@ class FrameSegment:
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """The time of every position, in seconds."""
         return tuple(f"{self.first + i * self.step:.2f}" for i in range(self.count))
 
 
@@ -72,6 +74,7 @@ class ViewAxis:
 
     @classmethod
     def of_tokens(cls, name: str, labels: Iterable[str], ended: bool = False) -> "ViewAxis":
+        """An axis of one segment of text."""
         return cls(name, (TextSegment(tuple(labels)),), ended)
 
     @cached_property

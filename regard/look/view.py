@@ -44,10 +44,12 @@ class AttentionMap:
 
     @property
     def kind(self) -> AttentionKind:
+        """The kind of attention, such as encoder or cross."""
         return self.site.kind
 
     @property
     def layer(self) -> int:
+        """The number of the layer, from 1."""
         return self.site.layer
 
 

@@ -86,6 +86,7 @@ class RelationCounts:
         return min(self.offsets, key=lambda offset: (-self.offsets[offset], abs(offset), offset), default=0)
 
     def share_at(self, offset: int) -> float:
+        """The share of the sources whose target is at this distance."""
         return self.offsets[offset] / self.sources if self.sources else 0.0
 
 

@@ -98,6 +98,7 @@ def describe(arrangement: Arrangement) -> str:
 
 
 def random_arrangement(rng: np.random.Generator, most: int, allowed: Collection[Combination]) -> Arrangement:
+    """One to `most` random shapes of the allowed combinations, in a row or a column."""
     choices = tuple(allowed)
     numbers = rng.integers(len(choices), size=int(rng.integers(1, most + 1)))
     return Arrangement(tuple(choices[number] for number in numbers.tolist()), bool(rng.integers(2)))

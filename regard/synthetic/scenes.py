@@ -104,6 +104,7 @@ def _place(
 
 
 def turn_outline(outline: Sequence[Point], radius: float, turn: float, center: np.ndarray) -> list[Point]:
+    """The points of an outline, scaled by `radius`, turned by `turn` radians and moved to `center`."""
     cos, sin = math.cos(turn) * radius, math.sin(turn) * radius
     return [(center[0] + x * cos - y * sin, center[1] + x * sin + y * cos) for x, y in outline]
 

@@ -23,6 +23,7 @@ SCORES: dict[Kind, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str,
 
 
 def baseline_score(kind: Kind, predicted: Sequence[Any], references: Sequence[Any]) -> float:
+    """The metric that baselines of this kind of problem are compared by."""
     name, metrics = SCORES[kind]
     return float(metrics(predicted, references)[name])
 

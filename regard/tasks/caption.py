@@ -215,12 +215,14 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
 
 
 def reference_lists(examples: Examples) -> list[list[str]]:
+    """The references of every image."""
     return [split_references(examples.text(index, 1)) for index in range(len(examples))]
 
 
 def caption_metrics(
     found: Sequence[str], references: Sequence[Sequence[str]], tokenization: Tokenization | None
 ) -> dict[str, float]:
+    """The text metrics of captions, with CIDEr-D."""
     metrics = text_metrics(found, references, CAPTION_METRICS, tokenization)
     return metrics | {"cider": cider(found, references)}
 
@@ -282,6 +284,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_inputs(with_model_settings(run, vocab=max_vocab(run)), TASK.reads)
 
 

@@ -111,6 +111,7 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         return metrics | self.baselines(examples, references) | self.unseen_labels(references), found, references
 
     def validation_metrics(self, examples: Examples) -> dict[str, float]:
+        """Nats per text, accuracy and macro F1; examples with an unseen label are left out."""
         loss, found, references = self.loss_over(examples)
         metrics = label_metrics(found, references)
         return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
@@ -154,6 +155,7 @@ PREDICTORS = {
 
 
 def predictor_class(run: Run) -> Any:
+    """The class of predictors for the data.problem_type of a run."""
     module, _, name = PREDICTORS.get(run.data.problem_type, "regard.tasks.classify:ClassifyPredictor").partition(":")
     return getattr(import_module(module), name)
 

@@ -349,6 +349,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
 def new_predictor(
     run: Run, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device
 ) -> ContrastivePredictor:
+    """A predictor of media, or one of texts if `source` is None."""
     made = ContrastivePredictor if source is None else MediaPredictor
     return made(run, model, source, tokenizer, device)
 
@@ -377,6 +378,7 @@ def from_folder(folder: PretrainedTowers, overrides: Mapping[str, object]) -> Co
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return encoder.with_max_vocab(run, head="none")
 
 

@@ -82,6 +82,8 @@ class SourceKind(ABC):
 
 
 class ImageSource(SourceKind):
+    """Images with captions; the embedded ones are scenes of colored shapes."""
+
     noun, field, example = "image", "image", "test.tsv"
 
     def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
@@ -114,6 +116,8 @@ class ImageSource(SourceKind):
 
 
 class SoundSource(SourceKind):
+    """Recordings with transcripts; the embedded ones are Morse code."""
+
     noun, field, example = "recording", "sound", "test.tsv"
 
     def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
@@ -149,6 +153,8 @@ class SoundSource(SourceKind):
 
 
 class TextSource(SourceKind):
+    """Pairs of texts; the embedded ones are dates."""
+
     noun, field, example = "text", "source", "test.tsv"
 
     def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:

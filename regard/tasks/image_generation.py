@@ -87,6 +87,7 @@ def pixels_key(pixels: Array) -> str:
 
 
 def no_text() -> Notice:
+    """The notice for an image for which no text satisfies decode.*."""
     return Notice(
         "no text satisfies decode.* for the image",
         lambda count, total: f"no text satisfies decode.* for {count} of {total} images",

@@ -40,4 +40,5 @@ def query_axis(
 
 
 def picture(pixels: Array) -> Any:
+    """Pixels (channels, height, width) as (height, width, channels)."""
     return np.ascontiguousarray(pixels.transpose(1, 2, 0))

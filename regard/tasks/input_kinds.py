@@ -76,6 +76,8 @@ class InputKind(ABC):
 
 
 class TextInputs(InputKind):
+    """Texts as tokens with END."""
+
     name, modality = TEXT, "tokens"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -95,6 +97,8 @@ class TextInputs(InputKind):
 
 
 class ImageInputs(InputKind):
+    """Images as patches."""
+
     name, modality = IMAGE, "pixels"
 
     def __init__(self, processor: ImageProcessor) -> None:
@@ -117,6 +121,8 @@ class ImageInputs(InputKind):
 
 
 class SoundInputs(InputKind):
+    """Recordings as frames; one longer than data.max_seconds is refused."""
+
     name, modality, stride = AUDIO, "frames", STRIDE
 
     def __init__(self, processor: SoundFrames, data: MultitaskData) -> None:

@@ -372,6 +372,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> MultitaskPredictor:
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_model_settings(run, vocab=max_vocab(run) + len(EMBEDDED), bins=run.data.bins)
 
 

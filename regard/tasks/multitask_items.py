@@ -20,6 +20,8 @@ EXPECTED = 'give {"text": …}, {"image": …} or {"audio": …}'
 
 
 class Item(NamedTuple):
+    """A text, an image or a recording, with the task that it names."""
+
     kind: str
     value: Any
     task: str | None = None

@@ -44,5 +44,6 @@ def norm_weighted(predictor: P) -> P:
 
 
 def require_one_model(predictor: AnyPredictor, option: str) -> None:
+    """Raise an error if the predictor is an ensemble, with which `option` does not work."""
     if isinstance(predictor.model, Ensemble):
         raise UserError(f"{option} works with one model, and an ensemble has several; give one of them")

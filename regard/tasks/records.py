@@ -57,6 +57,7 @@ def multitask_record(result: MultitaskResult) -> Record:
 
 
 def caption_record(result: CaptionResult) -> Record:
+    """The best caption, with all of them as `nbest`."""
     return _record(result, CAPTION) | {"nbest": [_record(each, CAPTION) for each in result.nbest]}
 
 
@@ -72,6 +73,7 @@ def label_record(result: ClassifyResult) -> Record:
 
 
 def multi_label_record(result: MultiLabelResult) -> Record:
+    """The labels of a text with their probabilities, and the `top` ones of all."""
     found, top = (
         [{"label": each.label, "probability": each.probability} for each in some]
         for some in (result.labels, result.top)

@@ -150,6 +150,8 @@ class ClassifyRequest(Request):
 
 @dataclass(frozen=True)
 class MultiLabelRequest(Request):
+    """A text to give any number of labels."""
+
     text: str
     top: int | None = None  # number of labels in `top` of the result; 0: all
     text_pair: str | None = None  # the second text of a pair
@@ -283,6 +285,8 @@ class ContrastiveRequest(Request):
 
 @dataclass(frozen=True)
 class CaptionRequest(Request):
+    """An image to describe."""
+
     image: Any  # a path, bytes, a Pillow image, an array, or a tensor
     strategy: Strategy | None = None
     max_tokens: int | None = None  # 0: 100

@@ -94,6 +94,7 @@ def translate_result(
 
 
 def make_translation(text: str, hypothesis: Hypothesis, constraints: Constraints) -> Translation:
+    """A hypothesis as a translation, without its tokens and alignments."""
     given = len(constraints.prefix)
     return Translation(
         text,

@@ -13,6 +13,7 @@ from regard.config.schema import NEUTRAL_SAMPLING
 from regard.decode import Suppress
 from regard.decode.strategies import Beam, Greedy, Sample
 from regard.errors import UserError
+from regard.tasks import TASKS, task_module
 from regard.tasks import requests as types
 from regard.tasks.notices import Notice, warn_once
 from regard.tasks.predictor import Embedding, Predictor, Streaming
@@ -26,11 +27,9 @@ from regard.tasks.requests import (
 )
 
 OLD = Path(__file__).parents[1] / "old"
-TYPES = [
-    getattr(types, f"{task}{kind}")
-    for task in ("Translate", "Language", "Classify", "Regression", "Tag", "Masked", "Transcribe")
-    for kind in ("Request", "Result")
-]
+OTHERS = [types.MultiLabelRequest, types.MultiLabelResult, types.RegressionRequest, types.RegressionResult]
+TASK_TYPES = [kind for name in TASKS for kind in (task_module(name).TASK.request, task_module(name).TASK.result)]
+TYPES = list(dict.fromkeys([*TASK_TYPES, *OTHERS]))
 TEXTS = ["The dog", "It will rain in the evening.", "the people sold apples", "Yes"]
 
 

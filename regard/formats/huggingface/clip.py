@@ -61,6 +61,7 @@ def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
 
 
 def only_images(c: clip.Config) -> str | None:
+    """Why a model cannot be a Hugging Face CLIP: its source is not images; None if it is."""
     return None if c.source.kind == "image" else f"model.source.kind={c.source.kind} (expected image)"
 
 
@@ -142,6 +143,7 @@ class ClipFolder:
 
 
 def read(path: Path, config: JsonMapping) -> ClipFolder:
+    """The contents of a CLIP folder whose config.json is `config`."""
     ours = parse_config(path, config, from_huggingface)
     computed = (r".*\.embeddings\.position_ids",)
     model = load_weights(clip.Model(ours), our_shapes(read_weights(path)), names(ours), computed)
@@ -180,6 +182,7 @@ def read_tokenizer(path: Path, text: JsonMapping, c: clip.Config) -> FolderToken
 
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ContrastivePredictor":
+    """The predictor of a CLIP folder."""
     predictor: ContrastivePredictor = import_module("regard.tasks.contrastive").from_folder(
         read(path, config), overrides
     )

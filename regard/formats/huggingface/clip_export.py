@@ -33,6 +33,7 @@ SAMPLES = 8  # texts that are compared
 
 
 def usage(predictor: "ContrastivePredictor") -> str:
+    """The usage example of the model card."""
     return """
 ```python
 from PIL import Image
@@ -69,6 +70,7 @@ def write(predictor: "ContrastivePredictor", draft: Path, precision: str) -> Non
 
 
 def config(c: clip.Config, ids: dict[int, int], tokenizer: Tokenizer) -> JsonObject:
+    """The config.json of a model; `ids` maps the token ids that change to those of the folder."""
     control = {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
     control = {key: ids.get(number, number) for key, number in control.items()}
     whole = WHOLE.write(c)
@@ -185,6 +187,7 @@ def sample_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
 
 
 def compare_tokens(who: str, texts: list[str], found: list[list[int]], wanted: list[list[int]]) -> None:
+    """Raise an error for the first text whose tokens differ from the wanted ones."""
     for text, one, other in zip(texts, found, wanted, strict=True):
         if one != other:
             raise export_error(f"{who} gives other tokens for {text!r}: {one} and not {other}")

@@ -212,6 +212,7 @@ def check(predictor: "CaptionPredictor", draft: Path, precision: str) -> str:
 
 
 def usage(predictor: "CaptionPredictor") -> str:
+    """The usage example of the model card."""
     return f"""
 ```python
 from PIL import Image
