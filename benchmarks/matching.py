@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from regard import run_folder
 from regard.config.run import resolve
 from regard.device import resolve_device
@@ -42,6 +40,8 @@ def variant_settings(variant: str, tokens: int, others: Mapping[str, Any]) -> di
         own["model.attention.radius"] = max(tokens // WINDOW_FRACTION, 1)
     if variant == "blocks":
         own["model.attention.size"] = max(tokens // WINDOW_FRACTION, 1)
+    if variant == CONTROL:
+        own["model.pooling"] = "mean"
     if variant == "lowrank":
         own["model.attention.tokens"] = tokens
     return {"data.max_tokens": tokens, "train.tensorboard": False, **own, **others}
@@ -58,8 +58,6 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
         run = resolve("matching", variant_settings(variant, tokens, others) | {"data.max_tokens": length}).run
         objective = classify.prepare(run, kept, resolve_device(run.device))
         model, kept, before = objective.model, objective.predictor.processors, folder / str(length)
-        if variant == CONTROL:  # all texts have one length, so no padding is pooled
-            model.pool = lambda states, pooler=model.pooler: torch.tanh(pooler(states.mean(1)))
         if weights is not None:
             model.load_state_dict(weights)
         before.mkdir(parents=True)

@@ -16,6 +16,7 @@ from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialize, normal, ones, unchanged, zeros
+from ..parts.inputs import Modality
 from ..parts.pooling import Pooling, pool
 from .spec import TOKENS, ModelSpec
 
@@ -149,6 +150,10 @@ class Model(nn.Module):
         """Sentence embeddings (1908.10084): the mean of the states, of length 1; (batch, width)."""
         encoded = self.encode(inputs)
         return pool(encoded.states.float(), encoded.valid, "mean", normalized=True)
+
+    def reader(self, modality: Modality) -> nn.Module:
+        """All of it: it reads texts alone."""
+        return self
 
     def logits(self, states: Tensor) -> Tensor:
         assert self.words is not None, "model.head is not words"

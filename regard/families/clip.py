@@ -99,6 +99,10 @@ class Model(nn.Module):
         assert modality == self.source.modality, f"this model has no tower for {modality}"
         return self.source, self.source_projection
 
+    def reader(self, modality: Modality) -> nn.Module:
+        """The tower that reads this modality."""
+        return self.tower(modality)[0]
+
     def encode(self, inputs: Inputs) -> Encoded:
         return self.tower(inputs.modality)[0].encode(inputs)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..config.schema import Base
 from ..parts import Cache, Detections, Encoded, Inputs
 from ..parts.anchors import NoisedBoxes
+from ..parts.inputs import Modality
 from .spec import ModelSpec
 
 C = TypeVar("C")
@@ -193,6 +194,9 @@ class EmbeddingModel(ModelBase, Protocol):
 
     def vectors(self, inputs: Inputs) -> Tensor:
         """Embeddings of length 1 (batch, width)."""
+
+    def reader(self, modality: Modality) -> nn.Module:
+        """The part of the model that reads this modality."""
 
 
 class MemoryLayer(Protocol):

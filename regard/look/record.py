@@ -33,12 +33,16 @@ class AttentionSite:
     note: str = ""  # how its weights differ from those of softmax attention
 
 
-def attention_sites(model: nn.Module) -> list[AttentionSite]:
-    """The attention modules of a model, in order. A module outside any stack is a layer of an encoder."""
-    stacks = {path: part for path, part in model.named_modules() if isinstance(part, Stack)}
+def attention_sites(model: nn.Module, part: nn.Module | None = None) -> list[AttentionSite]:
+    """The attention modules of a model, or of a part of it, in order.
+
+    A module outside any stack is a layer of an encoder.
+    """
+    inside = set((part or model).modules())
+    stacks = {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
     sites: list[AttentionSite] = []
-    for path, part in model.named_modules():
-        if not isinstance(part, Attention):
+    for path, module in model.named_modules():
+        if not isinstance(module, Attention) or module not in inside:
             continue
         stack = max((name for name in stacks if path.startswith(f"{name}.layers.")), key=len, default=None)
         if stack is None:
@@ -47,7 +51,7 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
         else:
             number, _, rest = path.removeprefix(f"{stack}.layers.").partition(".")
             kind, layer = _kind(stacks[stack], rest), int(number) + 1
-        sites.append(AttentionSite(path, kind, layer, part.heads, part.kernel.weights_note))
+        sites.append(AttentionSite(path, kind, layer, module.heads, module.kernel.weights_note))
     return sites
 
 
@@ -57,9 +61,9 @@ def _kind(stack: Stack, name: str) -> AttentionKind:
     return "decoder" if stack.causal or any(layer.cross is not None for layer in stack.layers) else "encoder"
 
 
-def chosen_sites(model: nn.Module, layer: Which = None) -> list[AttentionSite]:
-    """The attention modules of a layer; of all layers for None and "all"."""
-    sites = attention_sites(model)
+def chosen_sites(model: nn.Module, layer: Which = None, part: nn.Module | None = None) -> list[AttentionSite]:
+    """The attention modules of a layer, of a part of the model if given; of all layers for None and "all"."""
+    sites = attention_sites(model, part)
     if not sites:
         raise UserError(NO_ATTENTION)
     if layer is None or layer == "all":
@@ -124,9 +128,9 @@ def recording(recorder: AttentionRecorder) -> Iterator[AttentionRecorder]:
 class LayerRecorder(AttentionRecorder):
     """Records one row: the attention modules of some layers, as `AttentionView` needs them."""
 
-    def __init__(self, model: nn.Module, layer: Which = None) -> None:
-        self.sites, self.layer = chosen_sites(model, layer), layer
-        self.counts = _layer_counts(attention_sites(model))
+    def __init__(self, model: nn.Module, layer: Which = None, part: nn.Module | None = None) -> None:
+        self.sites, self.layer = chosen_sites(model, layer, part), layer
+        self.counts = _layer_counts(attention_sites(model, part))
         self.rows: dict[str, Tensor] = {}  # the positions of the queries (1, queries), where the mask has some
         self.left_out: dict[AttentionKind, str] = {}
         super().__init__(model, {site.path for site in self.sites})
@@ -195,8 +199,11 @@ def _layer_counts(sites: list[AttentionSite]) -> dict[AttentionKind, int]:
 
 
 @contextmanager
-def record_layers(model: nn.Module, layer: Which = None) -> Iterator[LayerRecorder]:
-    """Record what an `AttentionView` shows, in the layers that are asked for, without gradients."""
-    with recording(LayerRecorder(model, layer)) as recorder, torch.no_grad():
+def record_layers(model: nn.Module, layer: Which = None, part: nn.Module | None = None) -> Iterator[LayerRecorder]:
+    """Record what an `AttentionView` shows, in the layers that are asked for, without gradients.
+
+    `part` is the part of the model that runs, if not all does.
+    """
+    with recording(LayerRecorder(model, layer, part)) as recorder, torch.no_grad():
         assert isinstance(recorder, LayerRecorder)
         yield recorder

@@ -167,7 +167,7 @@ class LinkCounter(WordRecorder):
         """(heads, PATTERNS)"""
         words = best.size(-1)
         place = torch.arange(words, device=best.device)
-        separators = torch.cat([self.separators, torch.ones_like(self.separators[:, :2])], 1)
+        separators = torch.cat([self.separators, self.separators.new_ones(len(self.separators), 2)], 1)
         at_separator = separators[:, None].expand(-1, best.size(1), -1).gather(2, best)
         found = torch.stack([best == place - 1, best == place + 1, best == place, at_separator], -1)
         return (found & self.batch.valid[:, None, :, None]).sum((0, 2)).double()

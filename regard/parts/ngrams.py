@@ -53,12 +53,13 @@ class NGramCounts(nn.Module):
         rows, valid = self.rows(text)
         counts, texts = self.counts[rows], self.texts[rows][..., None]
         if own is not None:
-            counts, texts = (counts - own[:, None]).clamp(min=0), (texts - 1).clamp(min=0)
+            counts, texts = (counts - own[:, None].to(counts.dtype)).clamp(min=0), (texts - 1).clamp(min=0)
         share = (self.totals[:-1] / self.totals[-1].clamp(min=1)).clamp(1e-6, 1 - 1e-6)
         prior = (share / (1 - share)).log()
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
-        weights = valid / valid.sum(1, keepdim=True).clamp(min=1).sqrt()
+        weights = valid.to(ratios.dtype)
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1).sqrt()
         return self.gain * (torch.einsum("bn,bnl->bl", weights, ratios) + prior)
 
     @torch.no_grad()

@@ -67,7 +67,7 @@ BUILTIN: dict[str, str | type[Processor]] = {
     "labels": "regard.processors.labels:LabelProcessor",
     "tags": "regard.processors.labels:TagProcessor",
     "multi_labels": "regard.processors.targets:MultiLabelProcessor",
-    "number": "regard.processors.targets:NumberProcessor",
+    "regression": "regard.processors.targets:NumberProcessor",
     "image": "regard.processors.image:ImageProcessor",
     "audio": "regard.processors.audio:AudioProcessor",
     "filterbank": "regard.processors.filterbank:FilterbankProcessor",

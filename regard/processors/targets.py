@@ -42,7 +42,7 @@ class NumberProcessor:
     """The number of an example, as it is; `name` is that of the output."""
 
     name: str = "value"
-    kind: ClassVar[str] = "number"
+    kind: ClassVar[str] = "regression"
     version: ClassVar[int] = 1
     file: ClassVar[str] = "number.json"
 

@@ -142,8 +142,9 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         source = self.kind.is_source(text)
         side = self.source_side if source else self.text_side
         (row,) = side.encode_all([text if source else self.checked_text(text)])
-        with record_layers(self.module, layer) as recorder, torch.no_grad():
-            encoded = self.model.encode(side.collate([row]).to(self.device))
+        inputs = side.collate([row]).to(self.device)
+        with record_layers(self.module, layer, self.model.reader(inputs.modality)) as recorder:
+            encoded = self.model.encode(inputs)
         positions = encoded.states.size(1)
         tokens = ViewAxis.of_tokens("token", [] if source else self.tokenizer.pieces(row.tolist()))
         axis = self.kind.axis(self.source, text, positions) if source else tokens

@@ -76,7 +76,8 @@ class ClassifyJob(LabelJob):
     def _with_metric(self, run: Run) -> Run:
         """The run with a train.metric that its targets have."""
         known = PROBLEMS[self.kind].metrics
-        if run.train.metric in known:
+        own = {name.removeprefix("-") for name in run.train.own_metrics}
+        if run.train.metric in {*known, *own}:
             return run
         return change_settings(run, {"train": {"metric": known[1]}}, only=("train",))
 
@@ -97,7 +98,7 @@ class ClassifyJob(LabelJob):
         if self.kind == "regression":
             train = self.splits["train"]
             model.classes.bias.fill_(sum(float(train.side(i, 1)) for i in range(len(train))) / len(train))
-        elif getattr(model, "ngrams", None) is not None:
+        elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
             assert isinstance(self.objective, LabelObjective)
             count_ngrams(model.ngrams, dataset, self.objective)
 

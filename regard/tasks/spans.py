@@ -56,7 +56,7 @@ class SpanJob(translate.TranslateJob):
     predictor: SpanPredictor
 
     def __init__(self, predictor: SpanPredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list[str]()
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = self.run.data.packed
         corruptor = SpanCorruptor(predictor.source, self.run.data)

@@ -172,7 +172,7 @@ def test_a_plugin_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
     assert "batch_invariance is a law of every family" in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("does", "old", "new"), [("reads", "tokens", "boxes"), ("writes", "label", "embedding")])
+@pytest.mark.parametrize(("does", "old", "new"), [("reads", "tokens", "boxes"), ("writes", "label", "waveform")])
 def test_a_family_without_laws_is_one_sentence(tmp_path, monkeypatch, does, old, new):
     text = FILES["ratings/cosine.py"].replace(f'frozenset({{"{old}"}})', f'frozenset({{"{new}"}})')
     (tmp_path / "unusual.py").write_text(text)

@@ -121,9 +121,7 @@ def test_virtual_tokens_need_an_embedding():
 
 
 def test_only_some_models_have_embeddings():
-    with pytest.raises(
-        UserError, match="this model has no embeddings; --embed and --similar are for BERT and ViT runs"
-    ):
+    with pytest.raises(UserError, match="has no embeddings; --embed and --similar are for BERT, ViT and CLIP runs"):
         print_embeddings(object(), [], None)
 
 

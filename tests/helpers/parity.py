@@ -48,7 +48,7 @@ def same_bert(model: Any, theirs: Any) -> None:
             if name == "last_hidden_state":
                 close(encoded.states[valid], wanted[valid])
             elif name == "pooler_output":
-                close(model.pool(encoded.states), wanted)
+                close(model.pool(encoded), wanted)
             elif name == "prediction_logits" or (name == "logits" and model.head == "words"):
                 close(model.logits(encoded.states)[valid], wanted[valid])
             elif name == "seq_relationship_logits" or (name == "logits" and model.head == "none"):
@@ -80,7 +80,7 @@ def same_longformer(model: Any, theirs: Any, tokens: int = 131) -> None:
         encoded = model.encode(inputs(ids, valid, global_positions=named))
         if model.head == "none":
             close(encoded.states[valid], outputs.last_hidden_state[valid])
-            close(model.pool(encoded.states), outputs.pooler_output)
+            close(model.pool(encoded), outputs.pooler_output)
         elif model.head == "words":
             close(model.logits(encoded.states)[valid], outputs.logits[valid])
         else:
@@ -103,7 +103,7 @@ def same_bigbird(model: Any, fresh: Callable[[], Any]) -> None:
             outputs, own = fresh()(ids[alone], **extra), replace(encoded, states=encoded.states[alone])
             if model.head == "none":
                 close(own.states, outputs.last_hidden_state)
-                close(model.pool(own.states), outputs.pooler_output)
+                close(model.pool(own), outputs.pooler_output)
             elif model.head == "words":
                 close(model.logits(own.states), outputs["prediction_logits" if model.next is not None else "logits"])
                 if model.next is not None:

@@ -157,8 +157,8 @@ def test_a_broken_model_is_refused_by_its_law(law, family, model, problem):
 
 
 def test_a_family_without_laws_is_refused():
-    family = SimpleNamespace(__name__="dual", SPEC=ModelSpec(frozenset({"pixels"}), frozenset({"embedding"})))
-    with pytest.raises(UserError, match="dual writes embedding; there are laws for next, target, masked, tags, label"):
+    family = SimpleNamespace(__name__="dual", SPEC=ModelSpec(frozenset({"pixels"}), frozenset({"waveform"})))
+    with pytest.raises(UserError, match="dual writes waveform; there are laws for next, target, masked, tags, label"):
         check_family(family)
 
 

@@ -103,8 +103,6 @@ def test_old_names_and_extra_heads_are_read(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "hidden_act is 'mish'; expected one of gelu"),
         ({"architectures": ["BertForQuestionAnswering"]}, "architectures has 'BertForQuestionAnswering'; expected"),
         ({"problem_type": "regression"}, "problem_type is 'regression' with 2 labels; regard reads regressors of one"),
-        ({"problem_type": "multi_label_classification"},
-         "problem_type is 'multi_label_classification'; expected 'single_label_classification'"),
         ({"num_attention_heads": 5}, "width 36 does not divide into 5 heads"),
         ({"hidden_size": 39}, "has shape"),
         ({"architectures": ["BertForTokenClassification"]}, "the checkpoint has no 'classifier.weight'"),
@@ -228,7 +226,7 @@ def predictor(c: bert.Config, kind: str = "wordpiece") -> SimpleNamespace:
     torch.manual_seed(4)
     model = loud(bert.Model(c), spread=3.0)
     labels = [f"label {i}" for i in range(c.labels)]
-    return SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
+    return SimpleNamespace(run=SimpleNamespace(task="tag", model=c), model=model, tokenizer=text, labels=labels)
 
 
 SHAPE: dict[str, Any] = {
@@ -248,7 +246,10 @@ def test_imported_tokenizer_is_exported(tmp_path: Path) -> None:
     path = small.folder(tmp_path / "x", "BertForTokenClassification", {"do_lower_case": False}, num_labels=4)
     folder = read_folder(path)
     ours = SimpleNamespace(
-        run=SimpleNamespace(model=folder.config), model=folder.model, tokenizer=folder.tokenizer, labels=folder.labels
+        run=SimpleNamespace(task="tag", model=folder.config),
+        model=folder.model,
+        tokenizer=folder.tokenizer,
+        labels=folder.labels,
     )
     bert_export.write(ours, tmp_path / "out", "fp32")
     bert_export.check(ours, tmp_path / "out", "fp32")

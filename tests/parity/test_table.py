@@ -52,7 +52,7 @@ PAIR = {"width": 36, "heads": 3, "layers": 2, "inner": 50}
 LABELS = {"num_labels": 5}
 TASK = {"transformer": "translate", "t5": "translate", "gpt": "language"}
 MAX_TOKENS = {"bert": 41, "longformer": 138, "bigbird": 140}  # of the folders that `write_folder` makes
-MEDIA = {"vit", "detr", "resnet", "whisper", "vision-encoder-decoder"}  # compared in test_vit.py, test_detr.py …
+MEDIA = {"vit", "detr", "resnet", "whisper", "clip", "vision-encoder-decoder"}  # compared in test_vit.py, …
 KEYS = "config.key_heads"
 WINDOW = {"config.attention.radius": (4, 2, 8)}
 ROWS = [
@@ -291,6 +291,6 @@ def test_what_cannot_be_exported_is_refused(row: Row, tmp_path: Path) -> None:
 def test_every_importer_and_exporter_has_a_row() -> None:
     types = {getattr(hf, row.architecture).config_class.model_type for row in ROWS}
     assert types | MEDIA == set(IMPORTERS)
-    assert {row.family for row in ROWS if row.ours} | {"vit", "detr", "whisper", "captioner"} == {
+    assert {row.family for row in ROWS if row.ours} | {"vit", "detr", "whisper", "clip", "captioner"} == {
         family for to, family in EXPORTERS if to == "huggingface"
     }

@@ -147,11 +147,18 @@ def test_scores_are_those_of_the_model(predictor: CaptionPredictor) -> None:
 
 def test_attention_over_patches(predictor: CaptionPredictor, tmp_path: Path) -> None:
     view = predictor.look(IMAGES[0], "a red circle")
-    assert view.source == ["class", "0,0", "0,1", "1,0", "1,1"] and view.target[-1] == "■"
+    patches = [f"row {row}, column {column}" for row in (1, 2) for column in (1, 2)]
+    assert view.source == ["[CLS]", *patches] and view.target[-1] == "■"
+    assert view.kinds == ["encoder", "decoder", "cross"]
+    assert [segment.kind for segment in view.axes["source"].segments] == ["tokens", "patches"]
+    assert {name: len(axis) for name, axis in view.axes.items()} == {"source": 5, "target": 4, "prefix": 4}
     weights = view.cross()
     assert weights.shape == (4, 5) and torch.allclose(weights.sum(1), torch.ones(4))
     own = predictor.look(IMAGES[0])
     assert own.cross().size(1) == 5
+    first = predictor.look(IMAGES[0], "a red circle", layer=1)
+    assert {(each.kind, each.layer) for each in first.maps} == {("encoder", 1), ("decoder", 1), ("cross", 1)}
+    torch.testing.assert_close(first.layer_map(1, "cross").weights, view.layer_map(1, "cross").weights)
     view.save(tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 1000
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import regard
 from regard.cli import main
 from regard.config.run import resolve
+from regard.data.sound_dataset import STRIDE
 from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
 from regard.processors.read_sound import Sound
@@ -183,16 +184,47 @@ def test_mistakes_of_predict(arguments: list[str], message: str, folder: Path, c
     assert message in capsys.readouterr().err
 
 
+def check_view(view: Any, kinds: list[str], layers: int) -> None:
+    """Every layer of the tower over one axis of these segments."""
+    axis = view.axes["source"]
+    assert [segment.kind for segment in axis.segments] == kinds and view.kinds == ["encoder"]
+    assert [each.layer for each in view.maps] == [*range(1, layers + 1)] and view.counts == {"encoder": layers}
+    for each in view.maps:
+        assert each.weights.shape == (TOWER["heads"], len(axis), len(axis))
+        torch.testing.assert_close(each.weights.sum(-1), torch.ones(each.weights.shape[:-1]))
+
+
+def test_attention_over_an_image(folder: Path) -> None:
+    run = regard.load(folder / "run")
+    view = run.look(str(folder / "0.png"))
+    check_view(view, ["patches"], TOWER["layers"])
+    side = SMALL["model.source.image"] // SMALL["model.source.patch"]
+    assert len(view.source) == side**2 and view.source[side] == "row 2, column 1"
+    assert np.array_equal(view.axes["source"].segments[0].image[0, 0], COLORS["red"])
+    torch.testing.assert_close(run.look(folder / "0.png", layer=1).layer_map(1).weights, view.layer_map(1).weights)
+
+
+def test_only_the_tower_that_reads_is_looked_at(tmp_path: Path) -> None:
+    """Both towers are encoders here, of two layers and of one."""
+    towers = {"model.source.layers": 2, "model.source.pool": "first", "model.text.causal": False}
+    run = regard.train("contrastive", SMALL | FAST | towers | {"data.examples": 9}, out=tmp_path / "run")
+    image, text = run.look(np.zeros((16, 16, 3), np.uint8)), run.look("a red circle")
+    check_view(image, ["tokens", "patches"], 2)
+    check_view(text, ["tokens"], 1)
+    assert image.source[0] == "[CLS]" and text.rollout().shape == (len(text.tokens),) * 2
+    with pytest.raises(UserError, match="layer is 2; expected a number from 1 to 1, or all"):
+        run.look("a red circle", layer=2)
+
+
 def test_mistakes_of_python(folder: Path) -> None:
     run, text = regard.load(folder / "run"), regard.load(folder / "text")
     with pytest.raises(UserError, match="a text is empty and has no embedding; give at least one word"):
         run.embed(["red", " "])
     with pytest.raises(UserError, match="the text 'red', which is none of decode.labels"):
         regard.load(folder / "run", {"decode.labels": "blue,green"}).evaluate()
-    with pytest.raises(UserError, match="the attention over an image cannot be drawn yet"):
-        run.look(str(folder / "0.png"))
-    with pytest.raises(UserError, match="takes no target"):
-        run.look("red", "blue")
+    for item in ("red", folder / "0.png"):
+        with pytest.raises(UserError, match="takes no target"):
+            run.look(item, "blue")
     for image in (folder / "0.png", np.zeros((8, 8, 3), np.uint8)):
         with pytest.raises(
             UserError, match=r"this run compares texts and was given (the file .*0.png|a value of type)"
@@ -275,6 +307,10 @@ def test_sound_in_memory(tmp_path: Path) -> None:
     settings |= {"data.frame_masks": 1, "data.frame_width": 3, "data.train": sounds}
     run = regard.train("contrastive", settings, out=tmp_path / "run")
     assert run.embed([sounds[0][0], "word 1"]).shape == (2, 12)
+    view = run.look(sounds[0][0])
+    check_view(view, ["frames"], TOWER["layers"])
+    frames = len(view.axes["source"].segments[0].spectrogram)
+    assert len(view.source) == -(-frames // STRIDE) and float(view.source[-1]) < 0.2
     metrics = run.evaluate(sounds)
     assert metrics["texts"] == 3 and 0 <= metrics["r1"] <= 1
 

@@ -155,6 +155,12 @@ def test_a_report_counts_as_by_hand(runs, task, causal):
         assert det.accuracy == max(entry.relations["to head"]["det"] for entry in report.heads)
 
 
+def test_a_sentence_of_one_word_has_no_links(runs, tmp_path):
+    (tmp_path / "one.conllu").write_text("1\tStop\tstop\tVERB\t_\t_\t0\troot\t_\t_\n\n")
+    report = report_heads(regard.load(runs("tag")), tmp_path / "one.conllu")
+    assert report.words == 1 and all(0 <= sum(entry.patterns.values()) <= 1 for entry in report.heads)
+
+
 def test_heads_are_chosen_on_one_file_and_measured_on_another(runs, tmp_path, capsys):
     blocks = TREES.read_text().split("\n\n")
     for name, part in (("dev", blocks[:6]), ("test", blocks[6:])):

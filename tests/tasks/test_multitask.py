@@ -94,9 +94,15 @@ def test_scores_are_those_of_the_search(predictor):
 
 
 def test_attention_is_over_tokens_patches_and_times(predictor):
-    for item, first in ((IMAGE, "1,1"), (SOUND, "0.01"), ({"text": "cab", "task": "copy"}, "c")):
+    text = {"text": "cab", "task": "copy"}
+    for item, first, kind in ((IMAGE, "row 1, column 1", "patches"), (SOUND, "0.01", "frames"), (text, "c", "tokens")):
         view = predictor.look(item, "ab")
         assert view.source[0] == first and view.target == ["a", "b", "■"]
+        assert [segment.kind for segment in view.axes["source"].segments][-1] == kind
+        assert view.kinds == ["encoder", "decoder", "cross"]
+        encoder = predictor.look(item, "ab", layer=1).layer_map(1, "encoder")
+        assert encoder.weights.shape[1:] == (len(view.source), len(view.source))
+        torch.testing.assert_close(encoder.weights, view.layer_map(1, "encoder").weights)
         assert tuple(view.cross().shape) == (3, len(view.source))
         torch.testing.assert_close(view.cross().sum(1), torch.ones(3))
     assert predictor.look(IMAGE).target[-1] == "■"

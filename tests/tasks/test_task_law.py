@@ -56,6 +56,7 @@ MIXED |= {"train.optimizer.eps": 1e-5}  # key biases have no gradient but roundi
 TOWERS = {"model.heads": None, "model.layers": None, "train.batch": 6, "decode.labels": ["a b", "c"]}
 TOWERS |= {f"model.text.{name}": value for name, value in (("width", 16), ("layers", 1), ("inner", 24))}
 ENCODER = {"model.encoder.image": 32, "model.encoder.layers": 1, "data.crop": 0.5, "data.color": 0.3, "data.erase": 0.5}
+ENCODER |= {"model.encoder.pool": "first", "model.encoder.positions": "learned"}  # what a folder can have
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "language": ("language", {**LANGUAGE, "model.family": "gpt", "model.inner": 48}),
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 20, "model.inner": 48, "train.batch": 4}),

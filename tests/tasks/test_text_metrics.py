@@ -213,5 +213,7 @@ def test_runs_with_other_tokenizers_are_not_compared(run, tmp_path):
 def test_eval_settings_belong_to_tasks_that_write_text():
     with pytest.raises(UserError, match="eval.tokenize is not a key"):
         regard.build("classify", {"eval.tokenize": "zh"})
-    with pytest.raises(UserError, match="eval is not a key"):
+    with pytest.raises(UserError, match='eval is a group of settings, not "zh"; set eval.baseline or another'):
         regard.build("classify", {"eval": "zh"})
+    with pytest.raises(UserError, match="eval is not a key"):
+        regard.build("tag", {"eval": "zh"})
