@@ -564,6 +564,7 @@ SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
 SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
 SMALL["caption"] = ["model.width=16", "model.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
 SMALL["multitask"] = ["model.width=32", "model.layers=1", "train.batch=4", "train.warmup=2", "decode.max_tokens=5"]
+SMALL["contrastive"] = ["model.width=16", "model.source.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
 SMALL["transcribe"] = [
     "model.width=32",
     "model.channels=4",
@@ -581,7 +582,7 @@ def write_recordings(folder: Path) -> None:
 
 
 def write_captions(folder: Path) -> None:
-    """images/*.png with captions.tsv, photo.png, and manifest.jsonl."""
+    """images/*.png with captions.tsv, photo.png, manifest.jsonl and pairs.tsv."""
     (folder / "images").mkdir()
     lines = [{"text": "a photo", "target": "ein Foto"}, {"image": "photo.png", "target": "a photo"}] * 2
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -589,6 +590,7 @@ def write_captions(folder: Path) -> None:
         Image.new("RGB", (40, 30), (20 * number, 99, 200)).save(folder / "images" / f"{number}.png")
     (folder / "captions.tsv").write_text("".join(f"{number}.png\ta photo {number}\n" for number in range(4)))
     Image.new("RGB", (40, 30)).save(folder / "photo.png")
+    (folder / "pairs.tsv").write_text("".join(f"images/{number}.png\ta photo {number}\n" for number in range(4)))
 
 
 def write_photos(folder: Path) -> None:

@@ -24,4 +24,4 @@ def test_recipes(recipe: str, settings: dict[str, float], bleu: float, tmp_path:
     seconds = time.monotonic() - began
     print(f"{recipe} {seconds:.0f} s, BLEU {metrics['bleu']:.1f}, exact {metrics['exact']:.3f}")
     assert metrics["bleu"] >= bleu
-    assert seconds < 200  # documented: 90 on two free cores
+    assert seconds < 400  # about 90 on two free cores; other machines are slower
