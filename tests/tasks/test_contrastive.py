@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,15 @@ def test_only_the_tower_that_reads_is_looked_at(tmp_path: Path) -> None:
     assert image.source[0] == "[CLS]" and text.rollout().shape == (len(text.tokens),) * 2
     with pytest.raises(UserError, match="layer is 2; expected a number from 1 to 1, or all"):
         run.look("a red circle", layer=2)
+
+
+def test_a_run_that_lacks_its_processor(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())
+    settings["processors"].pop("image")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="run lacks its processor of images; restore it, or train the run again"):
+        regard.load(tmp_path / "run")
 
 
 def test_mistakes_of_python(folder: Path) -> None:
