@@ -564,7 +564,13 @@ SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
 SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
 SMALL["caption"] = ["model.width=16", "model.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
 SMALL["multitask"] = ["model.width=32", "model.layers=1", "train.batch=4", "train.warmup=2", "decode.max_tokens=5"]
-SMALL["contrastive"] = ["model.width=16", "model.source.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
+SMALL["contrastive"] = [
+    "model.width=16",
+    "model.source.layers=1",
+    "train.batch=4",
+    "train.warmup=2",
+    "train.metric=loss",
+]
 SMALL["transcribe"] = [
     "model.width=32",
     "model.channels=4",
