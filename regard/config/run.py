@@ -183,6 +183,33 @@ def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...
     return _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
 
 
+def changed_decode(run: Run, decode: Mapping[str, object]) -> Any:
+    """The run's decode.* with some settings changed. Every call of `predict` may need it, so it is remembered."""
+    if not decode:
+        return run.decode
+    if not all(map(_is_plain, decode.values())):
+        return change_settings(run, {"decode": decode}).decode
+    key = run.decode, repr(sorted(decode.items()))  # which tells 1 from True
+    found = _CHANGED_DECODE.get(key)
+    if found is None:
+        found = change_settings(run, {"decode": decode}).decode
+        if len(_CHANGED_DECODE) >= MAX_REMEMBERED:
+            _CHANGED_DECODE.clear()
+        _CHANGED_DECODE[key] = found
+    return found
+
+
+MAX_REMEMBERED = 256
+_CHANGED_DECODE: dict[tuple[Any, str], Any] = {}
+
+
+def _is_plain(value: object) -> bool:
+    """True for None, numbers, text and lists of them: their representation is all of their value."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
 def _with_replaced(run: Run, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     """The overrides, which also reset the settings of the run that they replace."""
     given = dict(flatten(overrides))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..config.run import Run, change_settings
+from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Base, Sides
 from ..config.vision import ImageDecode, SquareImages
 from ..data.examples import Examples
@@ -196,7 +196,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
 
     def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
         """The run's decode.*, changed by `decode`."""
-        settings: ImageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        settings: ImageDecode = changed_decode(self.run, decode)
         return settings
 
 

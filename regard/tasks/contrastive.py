@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config.contrastive import SLOT, ContrastiveDecode
-from ..config.run import Run, change_settings
+from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Base, Sides
 from ..data import columns
 from ..data.contrastive_dataset import ContrastiveDataset, ItemSide, TextSide, content_number
@@ -250,9 +250,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         return found, [names[pairs.texts[text]] for _, text in pairs.pairs]
 
     def decode_settings(self, decode: Mapping[str, object]) -> ContrastiveDecode:
-        settings: ContrastiveDecode = (
-            change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
-        )
+        settings: ContrastiveDecode = changed_decode(self.run, decode)
         return settings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..config.run import Run, change_settings
+from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Sides
 from ..config.vision import DetectData, DetectDecode, ImageData
 from ..data.box_dataset import BoxDataset
@@ -144,7 +144,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def decode_settings(self, decode: Mapping[str, object]) -> DetectDecode:
         """The run's decode.*, changed by `decode`."""
-        settings: DetectDecode = change_settings(self.run, {"decode": decode}).decode
+        settings: DetectDecode = changed_decode(self.run, decode)
         return settings
 
     def _chosen(self, objects: Sequence[DetectedObject], request: DetectRequest) -> tuple[DetectedObject, ...]:

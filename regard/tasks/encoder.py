@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from ..config.run import Run, change_settings
+from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Base, EncoderDecode
 from ..data.collate import Ids, pad_tokens
 from ..data.examples import Examples
@@ -144,7 +144,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
 
     def decode_settings(self, decode: Mapping[str, object]) -> Any:
         """The run's decode.*, changed by `decode`."""
-        settings: EncoderDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        settings: EncoderDecode = changed_decode(self.run, decode)
         return settings
 
 

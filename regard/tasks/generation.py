@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ..config.run import change_settings
+from ..config.run import changed_decode
 from ..config.schema import LanguageDecode
 from ..decode import DecodeStrategy, Ensemble, Generate, Hypothesis, TokenRules
 from ..decode.detokenizer import IncrementalDetokenizer
@@ -135,7 +135,7 @@ class PromptGeneration(TextGeneration):
 
     def decode_settings(self, decode: Mapping[str, object]) -> LanguageDecode:
         """The run's decode.*, changed by `decode`."""
-        settings: LanguageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        settings: LanguageDecode = changed_decode(self.run, decode)
         return settings
 
     def _request(

@@ -122,6 +122,8 @@ class KnownTargets(TextSourceGeneration):
 
     def traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
         """Log-probabilities and alignments of finished targets, from one more forward pass."""
+        if not sources:
+            return []
         return [Trace(logprobs, *view.texts(), view.alignment()) for logprobs, view in self._views(sources, targets)]
 
     @torch.no_grad()

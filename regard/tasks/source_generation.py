@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from ..config.run import change_settings
+from ..config.run import changed_decode
 from ..config.schema import Seq2SeqDecode
 from ..data.batch import Batch
 from ..data.collate import collate_pairs
@@ -151,7 +151,7 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
 
     def decode_settings(self, decode: Mapping[str, object]) -> Seq2SeqDecode:
         """The run's decode.*, changed by `decode`."""
-        settings: Seq2SeqDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        settings: Seq2SeqDecode = changed_decode(self.run, decode)
         return settings
 
 

@@ -19,7 +19,7 @@ from regard.cli import main
 from regard.config import run as config
 from regard.config.merge import flatten, split_commas
 from regard.config.renamed import RENAMED, renamed_key
-from regard.config.run import change_settings, changed_keys, load_config, resolve
+from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve
 from regard.config.schema import (
     Adam,
     AdamW,
@@ -545,3 +545,14 @@ def test_metrics_have_a_direction() -> None:
     for metric in (accuracy, loss):
         assert metric.is_better(0.0, None)
         assert not metric.is_better(float("nan"), None) and not metric.is_better(float("inf"), 1.0)
+
+
+def test_changed_decode_settings_are_remembered_by_value_and_type():
+    run = resolve("translate", {}).run
+    first = changed_decode(run, {"beam": 2})
+    assert changed_decode(run, {"beam": 2}) is first and first.beam == 2
+    assert changed_decode(run, {}) is run.decode
+    with pytest.raises(UserError, match="decode.beam"):
+        changed_decode(run, {"beam": True})  # equals 1, which a table of values would find
+    other = resolve("translate", {"decode.length_penalty": 2.0}).run
+    assert changed_decode(other, {"beam": 2}).length_penalty == 2.0
