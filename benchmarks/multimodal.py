@@ -1,7 +1,8 @@
 """`python -m benchmarks multimodal`: training steps of one model on texts, images and sound, mixed and alone.
 
-A step has the same number of positions that enter the shared encoder, whatever they are: of one kind in one
-micro-batch, or of all three kinds, a third each, in three. On a GPU it is bf16 autocast with fp32 weights.
+A step has the same number of positions that enter the shared encoder, whatever they are. In the part `training` it has
+three micro-batches: of one kind, or one of each kind. In `small-steps` one kind needs only one micro-batch, three times
+as large as each of the three of a mixed step. On a GPU it is bf16 autocast with fp32 weights.
 """
 
 import sys
@@ -22,7 +23,7 @@ from .timing import RunRound, rounds
 from .translate import environment
 
 SIZES = ("base", "tiny")
-PARTS = ("training",)
+PARTS = ("training", "small-steps")
 KINDS = ("text", "images", "sound")
 STRIDE = 4  # frames of a position
 
@@ -32,7 +33,7 @@ class MixedWorkload:
     """How much is measured."""
 
     model: dict[str, Any]
-    positions: int  # of a step
+    positions: int  # of a micro-batch of one kind
     repeats: int  # steps of a round
     tokens: int = 32  # of a source text and of its target
     seconds: int = 4  # of a recording, at 100 frames per second
@@ -43,7 +44,7 @@ def make_workload(size: str, device: torch.device) -> MixedWorkload:
     if size == "tiny":
         small = {"width": 32, "heads": 2, "layers": 1, "decoder_layers": 1, "inner": 64, "image": 16, "vocab": 100}
         return MixedWorkload(omni.SIZES["tiny"] | small, 300, 1, seconds=1)
-    positions, repeats = (49152, 10) if device.type == "cuda" else (2400, 1)
+    positions, repeats = (49152, 6) if device.type == "cuda" else (2400, 1)
     return MixedWorkload(omni.SIZES["base"] | {"vocab": 8000}, positions, repeats)
 
 
@@ -57,35 +58,40 @@ def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
     precision = "bf16" if where.type == "cuda" else "fp32"
     step = GradientStep(TranscribeObjective(model, 0.1, 0), where, precision=precision)
     ready = lambda batch: batch.pin() if where.type == "cuda" else batch  # noqa: E731  # a step copies it to the device
-    batches = {kind: ready(make_batch(kind, workload, config, workload.positions)) for kind in KINDS}
-    third = [ready(make_batch(kind, workload, config, workload.positions // 3)) for kind in KINDS]
-    mixed = [replace(batch, number=number) for number, batch in enumerate(third)]
 
-    def positions(kind: str, batch: Batch) -> int:
-        return len(batch["source"]) * row_positions(kind, workload, config)
+    def micro_batches(kinds: tuple[str, ...], count: int) -> list[Batch]:
+        made = {kind: ready(make_batch(kind, workload, config, count)) for kind in dict.fromkeys(kinds)}
+        return [replace(made[kind], number=number) for number, kind in enumerate(kinds)]
 
-    def run_round(kinds: tuple[str, ...], micro_batches: list[Batch]) -> RunRound:
-        work = sum(map(positions, kinds, micro_batches))
+    def run_round(kinds: tuple[str, ...], count: int) -> RunRound:
+        own = micro_batches(kinds, count)
+        work = sum(
+            len(batch["source"]) * row_positions(kind, workload, config) for kind, batch in zip(kinds, own, strict=True)
+        )
 
         def go(number: int) -> float:
             for each in range(workload.repeats):
-                step.run(number * workload.repeats + each, micro_batches)
+                step.run(number * workload.repeats + each, own)
                 optimizer.step()
                 optimizer.zero_grad()
             return float(workload.repeats * work)
 
         return go
 
-    print("timing mixed batches …", file=sys.stderr)
-    programs = {"mixed": run_round(KINDS, mixed)}
-    programs |= {kind: run_round((kind,), [batch]) for kind, batch in batches.items()}
-    facts = [
-        f"width {config.width}, {config.layers} + {config.decoder_layers or config.layers} layers; a step of about "
-        f"{workload.positions:,} positions; targets of {workload.tokens} tokens, of images {workload.caption}"
-    ]
-    section = Section("training", "positions/s", rounds(programs, count, where), ("mixed",), facts)
-    print(section.table(), file=sys.stderr, flush=True)
-    return Report("multimodal", environment(where) | {"size": size, "rounds": count}, [section])
+    sections = []
+    for part in parts:
+        print(f"timing {part} …", file=sys.stderr)
+        small = part == "small-steps"
+        programs = {"mixed": run_round(KINDS, workload.positions // 3 if small else workload.positions)}
+        programs |= {kind: run_round((kind,) * (1 if small else 3), workload.positions) for kind in KINDS}
+        facts = [
+            f"width {config.width}, {config.layers} + {config.decoder_layers or config.layers} layers; a step of about "
+            f"{workload.positions * (1 if small else 3):,} positions; targets of {workload.tokens} tokens, of images "
+            f"{workload.caption}"
+        ]
+        sections.append(Section(part, "positions/s", rounds(programs, count, where), ("mixed",), facts))
+        print(sections[-1].table(), file=sys.stderr, flush=True)
+    return Report("multimodal", environment(where) | {"size": size, "rounds": count}, sections)
 
 
 def row_positions(kind: str, workload: MixedWorkload, config: omni.Config) -> int:
