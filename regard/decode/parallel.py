@@ -17,6 +17,7 @@ from ..parts.inputs import Inputs
 from .beam import Hypothesis
 from .copies import likeliest, likeliest_lengths, limit_fertilities, predict_copying
 from .fixed_shapes import Tensors, bucket, call_fixed
+from .strategies import MaskPredict
 
 
 class Written(NamedTuple):
@@ -126,11 +127,11 @@ def fill_in(
     limits: Tensor,
     hidden: Tensor,
     mask: int,
-    beam: int,
-    iterations: int,
+    strategy: MaskPredict,
 ) -> Written:
     """Targets of the likeliest lengths by Mask-Predict. Those of a row follow each other, by likelihood."""
     values, valid = source
+    beam = strategy.length_beam
 
     def choose(values: Tensor, valid: Tensor, limits: Tensor) -> Tensors:
         encoded = model.encode(Inputs("tokens", values, valid))
@@ -143,22 +144,29 @@ def fill_in(
     def write(valid: Tensor, states: Tensor, lengths: Tensor, hidden: Tensor) -> Tensors:
         rows = torch.arange(len(states), device=states.device).repeat_interleave(times)
         encoded = Encoded(states, valid).select(rows)
-        tokens, logprobs = mask_predict(model, encoded, lengths, iterations, mask, hidden, width)
+        tokens, logprobs = mask_predict(model, encoded, lengths, mask, hidden, width, strategy)
         return tokens, logprobs.double().sum(1)
 
-    name = "fill in", width, times, iterations, mask
+    name = "fill in", width, times, strategy, mask
     tokens, logprobs = call_fixed(as_module(model), name, write, valid, states, flat, hidden)
     return Written(tokens, flat, logprobs)
 
 
 def mask_predict(
-    model: InfillModel, encoded: Encoded, lengths: Tensor, iterations: int, mask: int, hidden: Tensor, width: int
+    model: InfillModel,
+    encoded: Encoded,
+    lengths: Tensor,
+    mask: int,
+    hidden: Tensor,
+    width: int,
+    strategy: MaskPredict,
 ) -> Tensors:
     """Tokens of targets of these lengths (rows,), and their log-probabilities, both (rows, width).
 
     All tokens are predicted together. Then, in every iteration, a linearly falling number of the least likely ones is
-    masked and predicted again.
+    masked and predicted again; or all of them are, given those that are not masked.
     """
+    iterations = strategy.iterations
     valid = torch.arange(width, device=lengths.device) < lengths[:, None]
     tokens, logprobs = torch.full_like(valid, mask, dtype=torch.long), torch.zeros_like(valid, dtype=torch.float)
     again = valid
@@ -170,7 +178,8 @@ def mask_predict(
             if lengths.device.type == "cpu" and not again.any():
                 break
         new, found = best_tokens(model, Inputs("tokens", tokens.masked_fill(again, mask), valid), encoded, hidden)
-        tokens, logprobs = torch.where(again, new, tokens), torch.where(again, found, logprobs)
+        changed = again.any(1, keepdim=True) & valid if strategy.predict_all else again
+        tokens, logprobs = torch.where(changed, new, tokens), torch.where(changed, found, logprobs)
     return tokens, logprobs.masked_fill(~valid, 0.0)
 
 
