@@ -82,7 +82,7 @@ class TaughtFertilityObjective(FertilityObjective):
     (1 - λ) · the plain losses + λ · (the divergence for the known fertilities + the policy gradient of sampled ones).
     The divergence is the reverse Kullback-Leibler divergence from the teacher, which reads the model's own likeliest
     tokens. It trains the decoder. The policy gradient trains the predictor of fertilities by REINFORCE: its cost is
-    the teacher's cross-entropy under the model, END included, and that of the mean fertilities is the baseline.
+    the teacher's mean cross-entropy under the model, and that of the mean fertilities is the baseline.
     """
 
     def __init__(
@@ -125,14 +125,17 @@ class TaughtFertilityObjective(FertilityObjective):
         return limits if self.teacher.longest is None else limits.clamp(max=self.teacher.longest - 1)
 
     def cost(self, source: Inputs, fertilities: Tensor, encoded: Encoded, taught: Encoded) -> Tensor:
-        """(rows,): the teacher's cross-entropy under the model, summed over the tokens of a translation and END.
+        """(rows,): the teacher's mean cross-entropy under the model, over the tokens of a translation and END.
 
-        Without END, the shortest translations would be the cheapest.
+        As the score of noisy parallel decoding, but for its sign. The paper has the sum and does not name END: then the
+        shortest translations are the cheapest.
         """
         values, valid = copy_tokens(source.values, fertilities, max(int(fertilities.sum(1).max()), 1))
         found, judged = self.predictions(Inputs("tokens", values, valid), encoded, taught)
-        ends = judged[..., self.teacher.end].gather(1, valid.sum(1, keepdim=True))[:, 0]
-        return -(found.exp() * judged[:, :-1]).sum(-1).masked_fill(~valid, 0.0).sum(1) - ends
+        lengths = valid.sum(1)
+        ends = judged[..., self.teacher.end].gather(1, lengths[:, None])[:, 0]
+        logprobs = (found.exp() * judged[:, :-1]).sum(-1).masked_fill(~valid, 0.0).sum(1) + ends
+        return -logprobs / (lengths + 1)
 
     def predictions(self, copies: Inputs, encoded: Encoded, taught: Encoded) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the model (rows, copies, vocab), and of the teacher with one more place for END.

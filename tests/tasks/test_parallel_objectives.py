@@ -82,12 +82,12 @@ def brute_force(objective: Any, student: Any, row: list[int], copies: list[int])
             divergence += p * (np.log(p) - q) if p else 0.0
             cost -= p * q
         written.append(int(np.argmax(place)))
-    return divergence, cost
+    return divergence, cost / (len(copies) + 1)
 
 
 @torch.no_grad()
 def test_divergence_and_cost_equal_a_plain_loop(teacher: Path, taught: Path) -> None:
-    """Σ p log (p / p of the teacher), and -Σ p log p of the teacher with END; the second row has no copies."""
+    """Σ p log (p / p of the teacher), and the mean of -Σ p log p of the teacher with END; the second row has no copies."""
     objective, student = taught_objective(teacher, taught, 0.25)
     rows = [[*ids, student.source.end] for ids in student.source.encode(TEXTS[:2])]
     source = pad_tokens([np.array(row) for row in rows], student.source.pad)
@@ -143,7 +143,7 @@ def test_each_term_trains_its_part(teacher: Path, taught: Path) -> None:
     assert objective(batch).sum.item() == pytest.approx(plain.sum.item(), rel=1e-4)
 
 
-def test_the_cost_counts_end(teacher: Path, taught: Path) -> None:
+def test_the_cost_of_no_token_is_that_of_end(teacher: Path, taught: Path) -> None:
     """An empty translation is not free: the teacher has to find END likely."""
     objective, student = taught_objective(teacher, taught, 1.0)
     source = job_batch(student)["source"]
