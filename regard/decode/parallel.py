@@ -17,6 +17,7 @@ from ..parts.inputs import Inputs
 from .beam import Hypothesis
 from .copies import likeliest, likeliest_lengths, limit_fertilities, predict_copying
 from .fixed_shapes import Tensors, bucket, call_fixed
+from .strategies import MaskPredict
 
 
 class Written(NamedTuple):
@@ -38,15 +39,29 @@ def padded_source(source: Inputs, padding: int) -> tuple[Tensor, Tensor]:
     return pad(source.values, (0, more), value=padding), pad(valid, (0, more))
 
 
-def best_tokens(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: Tensor) -> Tensors:
+def source_inputs(values: Tensor, valid: Tensor) -> Inputs:
+    """A source for an encoder. On a CPU, one without padding needs no mask."""
+    return Inputs("tokens", values, None if valid.device.type == "cpu" and bool(valid.all()) else valid)
+
+
+def best_tokens(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: Tensor, needed: Tensor) -> Tensors:
     """The likeliest tokens for the input of the decoder, and their log-probabilities, both (rows, tokens).
 
-    Tokens in `hidden` are never written.
+    Tokens in `hidden` are never written. A CPU computes only those that are `needed` (rows, tokens), as their logits
+    take half of the time; the others are 0.
     """
-    logits = model.logits(model.decode(target, encoded)).float()
+    states = model.decode(target, encoded)
+    some = states.device.type == "cpu"
+    logits = model.logits(states[needed] if some else states).float()
     total = logits.logsumexp(-1)
     tokens = likeliest(logits.index_fill_(-1, hidden, -torch.inf))
-    return tokens, logits.gather(-1, tokens[..., None])[..., 0] - total
+    logprobs = logits.gather(-1, tokens[..., None])[..., 0] - total
+    return (fill_table(needed, tokens), fill_table(needed, logprobs)) if some else (tokens, logprobs)
+
+
+def fill_table(places: Tensor, values: Tensor) -> Tensor:
+    """The values at these places (rows, tokens), in order, and 0 elsewhere."""
+    return values.new_zeros(places.shape).masked_scatter_(places, values)
 
 
 # --- copies of the source --------------------------------------------------------------------------------------------
@@ -67,7 +82,7 @@ def write_copies(
     values, valid = source
 
     def choose(values: Tensor, valid: Tensor, limits: Tensor, *keys: Tensor) -> Tensors:
-        encoded = model.encode(Inputs("tokens", values, valid))
+        encoded = model.encode(source_inputs(values, valid))
         copying = predict_copying(model, encoded)
         if not keys:
             return encoded.states, limit_fertilities(copying.mean() if mean else copying.likeliest(), limits)
@@ -86,9 +101,8 @@ def write_copies(
         fertilities: Tensor, rows: Tensor, values: Tensor, valid: Tensor, states: Tensor, hidden: Tensor
     ) -> Tensors:
         copies, filled = copy_tokens(values[rows], fertilities, width)
-        found, logprobs = best_tokens(
-            model, Inputs("tokens", copies, filled), Encoded(states[rows], valid[rows]), hidden
-        )
+        encoded = Encoded(states, source_inputs(values, valid).valid).select(rows)
+        found, logprobs = best_tokens(model, Inputs("tokens", copies, filled), encoded, hidden, filled)
         return found, logprobs.masked_fill(~filled, 0.0).sum(1)
 
     rows = different // (1 if keys is None else keys.size(1))
@@ -126,39 +140,46 @@ def fill_in(
     limits: Tensor,
     hidden: Tensor,
     mask: int,
-    beam: int,
-    iterations: int,
+    strategy: MaskPredict,
 ) -> Written:
     """Targets of the likeliest lengths by Mask-Predict. Those of a row follow each other, by likelihood."""
     values, valid = source
+    beam = strategy.length_beam
 
     def choose(values: Tensor, valid: Tensor, limits: Tensor) -> Tensors:
-        encoded = model.encode(Inputs("tokens", values, valid))
+        encoded = model.encode(source_inputs(values, valid))
         return encoded.states, likeliest_lengths(model.length_logits(encoded), limits, beam)
 
     states, lengths = call_fixed(as_module(model), ("lengths", beam), choose, values, valid, limits)
     times, flat = lengths.size(1), lengths.flatten()
     width = bucket(int(flat.max()), values.device)
 
-    def write(valid: Tensor, states: Tensor, lengths: Tensor, hidden: Tensor) -> Tensors:
+    def write(values: Tensor, valid: Tensor, states: Tensor, lengths: Tensor, hidden: Tensor) -> Tensors:
         rows = torch.arange(len(states), device=states.device).repeat_interleave(times)
-        encoded = Encoded(states, valid).select(rows)
-        tokens, logprobs = mask_predict(model, encoded, lengths, iterations, mask, hidden, width)
+        encoded = Encoded(states, source_inputs(values, valid).valid).select(rows)
+        tokens, logprobs = mask_predict(model, encoded, lengths, mask, hidden, width, strategy)
         return tokens, logprobs.double().sum(1)
 
-    name = "fill in", width, times, iterations, mask
-    tokens, logprobs = call_fixed(as_module(model), name, write, valid, states, flat, hidden)
+    name = "fill in", width, times, strategy, mask
+    tokens, logprobs = call_fixed(as_module(model), name, write, values, valid, states, flat, hidden)
     return Written(tokens, flat, logprobs)
 
 
 def mask_predict(
-    model: InfillModel, encoded: Encoded, lengths: Tensor, iterations: int, mask: int, hidden: Tensor, width: int
+    model: InfillModel,
+    encoded: Encoded,
+    lengths: Tensor,
+    mask: int,
+    hidden: Tensor,
+    width: int,
+    strategy: MaskPredict,
 ) -> Tensors:
     """Tokens of targets of these lengths (rows,), and their log-probabilities, both (rows, width).
 
     All tokens are predicted together. Then, in every iteration, a linearly falling number of the least likely ones is
-    masked and predicted again.
+    masked and predicted again; or all of them are, given those that are not masked.
     """
+    iterations = strategy.iterations
     valid = torch.arange(width, device=lengths.device) < lengths[:, None]
     tokens, logprobs = torch.full_like(valid, mask, dtype=torch.long), torch.zeros_like(valid, dtype=torch.float)
     again = valid
@@ -169,8 +190,10 @@ def mask_predict(
             again = (rank < count[:, None]) & valid
             if lengths.device.type == "cpu" and not again.any():
                 break
-        new, found = best_tokens(model, Inputs("tokens", tokens.masked_fill(again, mask), valid), encoded, hidden)
-        tokens, logprobs = torch.where(again, new, tokens), torch.where(again, found, logprobs)
+        changed = again.any(1, keepdim=True) & valid if strategy.predict_all else again
+        given = Inputs("tokens", tokens.masked_fill(again, mask), valid)
+        new, found = best_tokens(model, given, encoded, hidden, changed)
+        tokens, logprobs = torch.where(changed, new, tokens), torch.where(changed, found, logprobs)
     return tokens, logprobs.masked_fill(~valid, 0.0)
 
 
@@ -187,10 +210,13 @@ def target_logprobs(
     width, count = bucket(given.size(1), given.device), bucket(len(given), given.device)
 
     def score(given: Tensor, labels: Tensor, valid: Tensor, rows: Tensor, values: Tensor, filled: Tensor) -> Tensors:
-        encoded = model.encode(Inputs("tokens", values, filled))
-        logits = model.logits(model.decode(Inputs("tokens", given, valid), encoded.select(rows))).float()
-        found = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        return (found.masked_fill(~valid, 0.0).sum(1),)
+        encoded = model.encode(source_inputs(values, filled))
+        states = model.decode(Inputs("tokens", given), encoded.select(rows))  # padding follows what is valid
+        some = states.device.type == "cpu"  # padding gets no logits there
+        logits = model.logits(states[valid] if some else states).float()
+        chosen = (labels[valid] if some else labels)[..., None]
+        found = logits.gather(-1, chosen)[..., 0] - logits.logsumexp(-1)
+        return ((fill_table(valid, found) if some else found.masked_fill(~valid, 0.0)).sum(1),)
 
     targets = (pad(each, (0, width - each.size(1), 0, count - len(each))) for each in (given, labels, valid))
     more_rows = pad(rows, (0, count - len(rows)))

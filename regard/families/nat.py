@@ -106,7 +106,7 @@ class PositionalLayer(Layer):
         assert cross is not None and self.cross_residual is not None and self.feed_residual is not None
         x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, position_terms))
         places = mask.query_key_positions(x.size(1), x.size(1), x.device)[0]
-        vectors = mask.cached("order vectors", lambda: self.vectors.vectors(places).expand(x.shape).to(x.dtype))
+        vectors = mask.cached("order vectors", lambda: self.vectors.vectors(places).to(x.dtype))  # (batch or 1, …)
         whole = mask.cached("order mask", lambda: mask.replace(exclude_self=False).memoized())
         x = self.order_residual(x, lambda y: self.order(vectors, vectors, y, whole))
         x = self.cross_residual(x, lambda y: self.cross_attend(y, cross, index))

@@ -68,6 +68,8 @@ class Attention(SequenceMixer):
             if layer_cache is not None:
                 key, value = layer_cache.extend_inputs(key, value)
             q, k, v = (self.split_heads(x) for x in self.project_qkv(query, key, value))
+            if len(q) == len(k) == 1 < len(v):  # all rows share queries and keys, such as those of positions
+                q, k = q.expand(len(v), -1, -1, -1), k.expand(len(v), -1, -1, -1)
             bias = terms.bias(q)
             q, k = terms.rotate(q, k)
             if layer_cache is not None:

@@ -1,5 +1,6 @@
 """The objectives of models that write all tokens at once."""
 
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -9,11 +10,13 @@ from torch.nn.functional import cross_entropy, pad
 from ..data.batch import Batch
 from ..data.collate import IGNORED
 from ..decode.copies import limit_fertilities, predict_copying
-from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel
+from ..families.protocols import FertilityModel, InfillModel, Seq2SeqModel
 from ..parts import Encoded, Inputs
 from ..parts.fertility import copy_tokens
-from ..parts.losses import smoothed_cross_entropy
+from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..training.objective import LossSum, Objective
+
+HIDDEN = -1e4  # logits of tokens that are never written; finite, so that 0 · log 0 is 0
 
 
 class FertilityObjective(Objective):
@@ -56,85 +59,144 @@ class FertilityObjective(Objective):
         wanted = table.scatter(0, places, labels.values).view_as(copies.values)
         wrong = table.scatter(0, places, (found != labels.values).long()).view_as(copies.values) > 0
         count = (wrong.sum(1, keepdim=True) * self.glancing + 0.5).long()
-        order = torch.rand(copies.values.shape, device=places.device).masked_fill(~copies.valid, 2.0).argsort(1)
-        return wanted.masked_fill(order.argsort(1) >= count, -1)
+        return wanted.masked_fill(~random_places(copies.valid, count), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenTeacher:
+    """A model that writes token by token and is not trained: no part of what is trained and saved."""
+
+    model: nn.Module
+    start: int  # the token that it begins with
+    end: int
+    hidden: Tensor  # tokens that are never written, END among them
+    longest: int | None = None  # the most tokens that teacher and student can read
+
+    def __post_init__(self) -> None:
+        self.model.eval().requires_grad_(False)
 
 
 class TaughtFertilityObjective(FertilityObjective):
     """Fine-tuning by a teacher that writes token by token (1711.02281, section 4.2), with weight λ.
 
-    (1 - λ) · the plain losses + λ · (the divergence for sampled fertilities + its policy gradient). The divergence is
-    the teacher's cross-entropy under the probabilities of the model, after the model's own likeliest tokens. It reaches
-    the decoder through these probabilities, and the fertility predictor by REINFORCE, with the mean fertilities as the
-    baseline.
+    (1 - λ) · the plain losses + λ · (the divergence for the known fertilities + the policy gradient of sampled ones).
+    The divergence is the reverse Kullback-Leibler divergence from the teacher, which reads the model's own likeliest
+    tokens. It trains the decoder. The policy gradient trains the predictor of fertilities by REINFORCE: its cost is
+    the teacher's mean cross-entropy under the model, and that of the mean fertilities is the baseline.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        smoothing: float,
-        teacher: nn.Module,
-        weight: float,
-        start: int,
-        longest: int | None = None,
-        glancing: float = 0.0,
+        self, model: nn.Module, smoothing: float, teacher: FrozenTeacher, weight: float, glancing: float = 0.0
     ) -> None:
-        """The teacher begins with the token `start`; `longest` is the most tokens that both models can read."""
         super().__init__(model, smoothing, glancing)
-        self.frozen = (teacher.eval().requires_grad_(False),)  # a tuple: not a part of what is trained and saved
-        self.weight, self.start, self.longest = weight, start, longest
+        self.teacher, self.weight = teacher, weight
 
     def forward(self, batch: Batch) -> LossSum:
-        model, source = cast(FertilityModel, self.model), batch["source"]
-        encoded = model.encode(source)
+        source = batch["source"]
+        encoded = cast(FertilityModel, self.model).encode(source)
         plain = self.plain_losses(batch, encoded)
-        copying, limits = predict_copying(model, encoded), self.copy_limits(source)
         with torch.no_grad():
-            taught = cast(Seq2SeqModel, self.frozen[0]).encode(source)
-        drawn, chosen = copying.random()
-        divergence = self.divergence(source, limit_fertilities(drawn, limits), encoded, taught)
-        with torch.no_grad():  # last: autocast must not cache weights without gradients
-            baseline = self.divergence(source, limit_fertilities(copying.mean(), limits), encoded, taught)
-        tuned = divergence.sum() + ((divergence.detach() - baseline) * chosen).sum()
+            taught = cast(Seq2SeqModel, self.teacher.model).encode(source)
+        tuned = self.divergence(batch["copies"], encoded, taught).sum() + self.policy_loss(source, encoded, taught)
         terms = {name: (1 - self.weight) * term for name, term in plain.terms.items()}
         return LossSum((1 - self.weight) * plain.sum + self.weight * tuned, terms)
+
+    def divergence(self, copies: Inputs, encoded: Encoded, taught: Encoded) -> Tensor:
+        """(rows,): Σ p log (p / p of the teacher), summed over the copies that the teacher can read."""
+        assert copies.valid is not None
+        most = None if self.teacher.longest is None else self.teacher.longest - 1  # it reads START, too
+        valid = copies.valid[:, :most]
+        found, judged = self.predictions(Inputs("tokens", copies.values[:, :most], valid), encoded, taught)
+        return (found.exp() * (found - judged[:, :-1])).sum(-1).masked_fill(~valid, 0.0).sum(1)
+
+    def policy_loss(self, source: Inputs, encoded: Encoded, taught: Encoded) -> Tensor:
+        """Its gradient is that of the expected cost of sampled fertilities."""
+        copying, limits = predict_copying(cast(FertilityModel, self.model), encoded), self.copy_limits(source)
+        sampled, logprobs = copying.random()
+        with torch.no_grad():  # last: autocast must not cache weights without gradients
+            both = [limit_fertilities(each, limits) for each in (sampled, copying.mean())]
+            cost, baseline = (self.cost(source, each, encoded, taught) for each in both)
+        return ((cost - baseline) * logprobs).sum()
 
     def copy_limits(self, source: Inputs) -> Tensor:
         """(rows,): the most copies of a source, as in decoding: twice its length and 16, within the positions."""
         assert source.valid is not None
         limits: Tensor = 2 * source.valid.sum(1) + 16
-        return limits if self.longest is None else limits.clamp(max=self.longest)
+        return limits if self.teacher.longest is None else limits.clamp(max=self.teacher.longest - 1)
 
-    def divergence(self, source: Inputs, fertilities: Tensor, encoded: Encoded, taught: Encoded) -> Tensor:
-        """(rows,): the teacher's cross-entropy, summed over the tokens that the copies become."""
-        model, teacher = cast(FertilityModel, self.model), cast(Seq2SeqModel, self.frozen[0])
-        values, valid = copy_tokens(source.values, fertilities)
-        if not values.size(1):
-            return encoded.states.new_zeros(len(values))
-        logits = model.logits(model.decode(Inputs("tokens", values, valid), encoded)).float()
+    def cost(self, source: Inputs, fertilities: Tensor, encoded: Encoded, taught: Encoded) -> Tensor:
+        """(rows,): the teacher's mean cross-entropy under the model, over the tokens of a translation and END.
+
+        As the score of noisy parallel decoding, but for its sign. The paper has the sum and does not name END: then the
+        shortest translations are the cheapest.
+        """
+        values, valid = copy_tokens(source.values, fertilities, max(int(fertilities.sum(1).max()), 1))
+        found, judged = self.predictions(Inputs("tokens", values, valid), encoded, taught)
+        lengths = valid.sum(1)
+        ends = judged[..., self.teacher.end].gather(1, lengths[:, None])[:, 0]
+        logprobs = (found.exp() * judged[:, :-1]).sum(-1).masked_fill(~valid, 0.0).sum(1) + ends
+        return -logprobs / (lengths + 1)
+
+    def predictions(self, copies: Inputs, encoded: Encoded, taught: Encoded) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the model (rows, copies, vocab), and of the teacher with one more place for END.
+
+        The teacher reads the likeliest tokens of the model. Tokens that are never written have probability 0.
+        """
+        model, teacher = cast(FertilityModel, self.model), cast(Seq2SeqModel, self.teacher.model)
+        logits = model.logits(model.decode(copies, encoded)).float()
+        logits = logits.index_fill(-1, self.teacher.hidden, HIDDEN)
         with torch.no_grad():
-            written = pad(logits.argmax(-1)[:, :-1], (1, 0), value=self.start)
-            wanted = teacher.logits(teacher.decode(Inputs("tokens", written), taught)).float().log_softmax(-1)
-        return -(logits.softmax(-1) * wanted).sum(-1).masked_fill(~valid, 0.0).sum(1)
+            written = Inputs("tokens", pad(logits.argmax(-1), (1, 0), value=self.teacher.start))
+            judged = teacher.logits(teacher.decode(written, taught)).float().log_softmax(-1)
+        return logits.log_softmax(-1), judged
 
 
 class InfillObjective(Objective):
-    """Summed over the masked tokens; and over the lengths of the targets."""
+    """Summed over the masked tokens; and over the lengths of the targets.
 
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
+    R-Drop (2106.14448) averages two passes and adds their divergence, `rdrop` times. With `smart` (2001.08785), the
+    decoder reads its own predictions, masked again, and all tokens are learned: it can correct what it has written.
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float, mask: int, rdrop: float = 0.0, smart: bool = False) -> None:
+        """`mask` is the token that stands for masked ones."""
         super().__init__()
-        self.model, self.smoothing = model, smoothing
+        self.model, self.smoothing, self.mask, self.rdrop, self.smart = model, smoothing, mask, rdrop, smart
 
     def forward(self, batch: Batch) -> LossSum:
+        model, target, labels = cast(InfillModel, self.model), batch["target"], batch["labels"]
+        assert labels.positions is not None
+        encoded = [model.encode(batch["source"]) for _ in range(2 if self.rdrop else 1)]
+        if self.smart:
+            target = self.own_target(target, encoded[0])
+        states = (model.decode(target, each).flatten(0, 1)[labels.positions] for each in encoded)
+        logits = [model.logits(each) for each in states]
+        losses = [smoothed_cross_entropy(each, labels.values, smoothing=self.smoothing) for each in logits]
+        loss = torch.stack(losses).mean()
+        if self.rdrop:
+            loss = loss + self.rdrop * rdrop_divergence(*logits)
+        lengths = [
+            cross_entropy(model.length_logits(each).float(), batch["length"].values, reduction="sum")
+            for each in encoded
+        ]
+        return LossSum(loss, {"length": torch.stack(lengths).mean()})
+
+    def own_target(self, target: Inputs, encoded: Encoded) -> Inputs:
+        """The model's prediction of all tokens of a masked target, with a random number of them masked, at least one.
+
+        The pass keeps its gradients for the reason that `FertilityObjective.glance` gives.
+        """
         model = cast(InfillModel, self.model)
-        encoded = model.encode(batch["source"])
-        loss = token_loss(model, batch["target"], encoded, batch["labels"], self.smoothing)
-        lengths = cross_entropy(model.length_logits(encoded).float(), batch["length"].values, reduction="sum")
-        return LossSum(loss, {"length": lengths})
+        assert target.valid is not None
+        logits = model.logits(model.decode(target, encoded)).detach()
+        logits[..., self.mask] = -torch.inf  # never written
+        written = logits.argmax(-1)
+        size = target.valid.sum(1, keepdim=True)
+        count = 1 + (torch.rand(size.shape, device=size.device) * size).long()
+        return replace(target, values=written.masked_fill(random_places(target.valid, count), self.mask))
 
 
-def token_loss(model: ParallelModel, target: Inputs, encoded: Encoded, labels: Inputs, smoothing: float) -> Tensor:
-    """Of the labels alone, which say where they are in the flattened target."""
-    assert labels.positions is not None
-    states = model.decode(target, encoded).flatten(0, 1)[labels.positions]
-    return smoothed_cross_entropy(model.logits(states), labels.values, smoothing=smoothing)
+def random_places(valid: Tensor, count: Tensor) -> Tensor:
+    """(rows, places) bool: so many (rows, 1) of the valid places of each row, drawn at random."""
+    order = torch.rand(valid.shape, device=valid.device).masked_fill(~valid, 2.0).argsort(1)
+    return (order.argsort(1) < count) & valid

@@ -33,7 +33,7 @@ from .base import vocabulary
 from .finite import require_finite
 from .known_targets import KnownTargets
 from .parallel_data import EvenDataset, FertilityDataset, InfillDataset, pad_target
-from .parallel_objectives import FertilityObjective, InfillObjective, TaughtFertilityObjective
+from .parallel_objectives import FertilityObjective, FrozenTeacher, InfillObjective, TaughtFertilityObjective
 from .source_generation import SourceInputs
 from .teacher import open_teacher
 from .translate import TranslateJob, TranslatePredictor
@@ -233,10 +233,8 @@ class InfillPredictor(ParallelPredictor):
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
-        beam, penalty = strategy.length_beam, strategy.length_penalty
-        found = parallel.fill_in(
-            self.infill_model, source, limits, self.hidden, self.target.pad, beam, strategy.iterations
-        )
+        penalty = strategy.length_penalty
+        found = parallel.fill_in(self.infill_model, source, limits, self.hidden, self.target.pad, strategy)
         beam = len(found.lengths) // len(texts)  # fewer if there are fewer lengths
         best = likeliest((found.logprobs / found.lengths**penalty).view(-1, beam)).tolist()
         written = found.rows()
@@ -255,7 +253,7 @@ class InfillPredictor(ParallelPredictor):
 class FertilityJob(TranslateJob):
     """Pairs with the fertilities of their source tokens."""
 
-    for_fertilities = True
+    own_settings = ("links", "teacher_weight", "glancing")
 
     def make_objective(self) -> Objective:
         own, run = self.predictor, self.run
@@ -269,12 +267,12 @@ class FertilityJob(TranslateJob):
                     f"{run.data.teacher} has another {side} vocabulary than this run and cannot fine-tune it; train "
                     "the run that it starts from with data.teacher, too"
                 )
-        judge, start = as_module(teacher.model), own.target.start
         contexts = [each for each in (own.context, teacher.context) if each is not None]
         longest = min(contexts) if contexts else None
-        return TaughtFertilityObjective(
-            own.module, run.train.smoothing, judge, weight, start, longest, run.data.glancing
-        )
+        target = own.target
+        hidden = torch.tensor([target.pad, target.start, target.end], device=own.device)
+        judge = FrozenTeacher(as_module(teacher.model), target.start, target.end, hidden, longest)
+        return TaughtFertilityObjective(own.module, smoothing, judge, weight, glancing)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
@@ -288,8 +286,11 @@ class FertilityJob(TranslateJob):
 class InfillJob(TranslateJob):
     """Pairs with masked target tokens."""
 
+    own_settings = ("rdrop", "smart")
+
     def make_objective(self) -> Objective:
-        return InfillObjective(self.predictor.module, self.run.train.smoothing)
+        own, data = self.predictor, self.run.data
+        return InfillObjective(own.module, self.run.train.smoothing, own.target.pad, data.rdrop, data.smart)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run

@@ -209,6 +209,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
 
 # Validation decodes greedily, whatever decode.* the run has.
 VALIDATION_DECODE = dict(TranslatePredictor.validation_decode)
+PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop", "smart")  # data.* of some families
 TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
 
@@ -219,7 +220,7 @@ class TranslateJob(TrainingJob):
     splits: Mapping[str, Examples]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
-    for_fertilities = False  # its objective needs word alignments, and a teacher may fine-tune it
+    own_settings: tuple[str, ...] = ()  # of PARALLEL_SETTINGS: those that its objective uses
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples], facts: Sequence[str] = ()) -> None:
         self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list(facts)
@@ -238,10 +239,11 @@ class TranslateJob(TrainingJob):
             self.bleu_signature = signature("bleu", references, self.tokenization)
 
     def _refuse_unused_settings(self) -> None:
-        for name in () if self.for_fertilities else ("links", "teacher_weight", "glancing"):
+        for name in [each for each in PARALLEL_SETTINGS if each not in self.own_settings]:
             if value := getattr(self.run.data, name, None):
+                shown = str(value).lower() if value is True else value
                 family = self.run.model.family
-                raise UserError(f"data.{name} is {value}, but model.family={family} has no fertilities; leave it out")
+                raise UserError(f"data.{name} is {shown}, but model.family={family} does not use it; leave it out")
 
     def make_objective(self) -> Objective:
         """The loss of the task."""

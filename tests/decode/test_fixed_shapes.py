@@ -10,6 +10,7 @@ from helpers import small
 import regard
 from regard.decode import parallel
 from regard.decode.fixed_shapes import bucket
+from regard.decode.strategies import MaskPredict
 from regard.families import cmlm, nat, transformer
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
@@ -74,7 +75,7 @@ def test_functions_of_fixed_shapes_never_wait_for_the_device(kind: str, monkeypa
         limits, hidden = torch.full((2,), 9), torch.tensor([0, 1])
         if kind == "mask-predict":
             infill = cmlm.Model(cmlm.Config(**small_model, max_length=20)).eval()
-            found = parallel.fill_in(infill, source, limits, hidden, 0, 3, 4)
+            found = parallel.fill_in(infill, source, limits, hidden, 0, MaskPredict(4, 3))
             assert found.tokens.shape == (6, 16)
         elif kind == "teacher":
             model = transformer.Model(transformer.Config(**small_model)).eval()

@@ -12,7 +12,6 @@ from helpers import small
 import regard
 from regard import api
 from regard.alignment.fertility import choose_by_links, fertilities
-from regard.data.collate import pad_tokens
 from regard.decode import parallel
 from regard.decode.copies import TokenCopying, likeliest_lengths, limit_fertilities
 from regard.decode.strategies import Argmax, Average, MaskPredict, NoisyParallel
@@ -20,7 +19,6 @@ from regard.errors import UserError
 from regard.parts import Encoded, Inputs
 from regard.parts.fertility import best_fertilities, copy_tokens
 from regard.tasks.parallel_data import FertilityDataset, InfillDataset
-from regard.tasks.parallel_objectives import FertilityObjective, TaughtFertilityObjective
 from regard.tasks.requests import TranslateRequest
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
@@ -192,7 +190,9 @@ def test_fertility_decoding_is_batch_invariant(nat: Path, decode: dict[str, Any]
     assert len(alone_equals_together(nat, **decode)) == 4
 
 
-@pytest.mark.parametrize("decode", [{}, {"iterations": 1}, {"length_beam": 1, "iterations": 4}], ids=str)
+@pytest.mark.parametrize(
+    "decode", [{}, {"iterations": 1}, {"length_beam": 1, "iterations": 4}, {"predict_all": True}], ids=str
+)
 def test_mask_predict_is_batch_invariant(cmlm: Path, decode: dict[str, Any]) -> None:
     assert all(alone_equals_together(cmlm, **decode))
 
@@ -241,7 +241,7 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
     encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
     lengths = torch.tensor([3, 7])
     twice = Encoded(encoded.states.repeat_interleave(2, 0), None)
-    tokens, logprobs = parallel.mask_predict(model, twice, lengths, iterations, pad, predictor.hidden, 7)
+    tokens, logprobs = parallel.mask_predict(model, twice, lengths, pad, predictor.hidden, 7, MaskPredict(iterations))
     for row, length in enumerate(lengths.tolist()):
         own, scores = [pad] * length, [0.0] * length
         for iteration in range(iterations):
@@ -342,7 +342,7 @@ def test_mistakes_of_training(tmp_path: Path) -> None:
         ),
         (
             {**sides, "model.family": "transformer", "decode.kind": "beam", "data.links": f"{data}/links"},
-            "has no fertilities",
+            "but model.family=transformer does not use it; leave it out",
         ),
         ({**sides, "data.train": f"{data}/a.tsv", "data.links": f"{data}/links"}, "links go with two files of lines"),
         (
@@ -394,80 +394,6 @@ def test_fine_tuning_continues_a_run(teacher: Path, taught: Path, tmp_path: Path
     assert any(not before[name].equal(after[name]) for name in before)
 
 
-def taught_objective(teacher: Path, taught: Path, weight: float) -> tuple[Any, Any]:
-    judge, student = regard.load(teacher), regard.load(taught)
-    objective = TaughtFertilityObjective(student.model, 0.0, judge.model, weight, judge.target.start)
-    return objective, student
-
-
-def test_the_divergence_equals_its_formula(teacher: Path, taught: Path) -> None:
-    """Σ over positions and words of p(word) · -log p_teacher(word | the likeliest words before), row by row."""
-    objective, student = taught_objective(teacher, taught, 0.25)
-    judge = objective.frozen[0]
-    rows = [[*ids, student.source.end] for ids in student.source.encode(TEXTS[:2])]
-    source = pad_tokens([np.array(row) for row in rows], student.source.pad)
-    fertility = torch.tensor([[1, 0, 2] + [0] * (source.values.size(1) - 3), [0] * source.values.size(1)])
-    with torch.no_grad():
-        found = objective.divergence(source, fertility, student.model.encode(source), judge.encode(source))
-        alone = Inputs("tokens", torch.tensor([rows[0]]))
-        copies = Inputs("tokens", torch.tensor([[rows[0][0], rows[0][2], rows[0][2]]]))
-        probabilities = student.model.logits(student.model.decode(copies, student.model.encode(alone)))[0].softmax(-1)
-        words, total = [student.target.start], 0.0
-        for place in range(3):
-            states = judge.decode(Inputs("tokens", torch.tensor([words])), judge.encode(alone))
-            total -= float((probabilities[place] * judge.logits(states)[0, -1].log_softmax(-1)).sum())
-            words.append(int(probabilities[place].argmax()))
-    assert found.tolist() == pytest.approx([total, 0.0], rel=1e-4)
-
-
-def test_fine_tuning_reaches_decoder_and_fertilities(teacher: Path, taught: Path) -> None:
-    """With all weight on the teacher, both learn; the teacher does not."""
-    objective, student = taught_objective(teacher, taught, 1.0)
-    batch = next(job_batches(student))
-    torch.manual_seed(1)
-    found = objective(batch)
-    (found.sum + sum(found.terms.values())).backward()
-    assert student.model.fertility.weight.grad.abs().max() > 0
-    assert student.model.decoder.layers[0].cross.query.weight.grad.abs().max() > 0
-    assert all(each.grad is None for each in objective.frozen[0].parameters())
-    assert list(objective.state_dict()) == [f"model.{name}" for name in student.model.state_dict()]
-    plain = FertilityObjective(student.model, 0.0)(batch)
-    none = taught_objective(teacher, taught, 0.0)[0](batch)
-    assert none.sum.item() == pytest.approx(plain.sum.item(), rel=1e-4)
-
-
-def test_copies_stay_within_the_positions(teacher: Path, taught: Path) -> None:
-    objective, student = taught_objective(teacher, taught, 1.0)
-    source = next(job_batches(student))["source"]
-    assert objective.copy_limits(source).tolist() == (2 * source.valid.sum(1) + 16).tolist()
-    objective.longest = 20
-    assert objective.copy_limits(source).max() == 20
-
-
-def test_the_policy_gradient_prefers_better_fertilities() -> None:
-    """A model whose divergence grows with the number of copies learns to make fewer."""
-    logits = torch.zeros(1, 3, 4, requires_grad=True)
-    optimizer = torch.optim.SGD([logits], 0.05)
-    torch.manual_seed(1)
-    for _ in range(200):
-        copying = TokenCopying(logits, None)
-        sampled, chosen = copying.random()
-        divergence, baseline = sampled.sum(1).float(), copying.mean().sum(1).float()
-        loss = ((divergence - baseline) * chosen).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert TokenCopying(logits, None).mean().sum() <= 1
-
-
-def job_batches(student: Any) -> Any:
-    run = student.run
-    dataset = FertilityDataset(
-        student.data_split(run, "train"), student.source, student.target, run.data, run.train, None, 50
-    )
-    yield dataset.batch(np.arange(6), 0)
-
-
 def test_mistakes_of_teachers(nat: Path, cmlm: Path, teacher: Path, tmp_path: Path) -> None:
     data = small.write_files(tmp_path, train=10)
     sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
@@ -479,7 +405,7 @@ def test_mistakes_of_teachers(nat: Path, cmlm: Path, teacher: Path, tmp_path: Pa
             "which writes all tokens at once; give a run that writes token by token",
         ),
         ({**sides, "data.teacher_weight": 0.5}, "data.teacher_weight is 0.5, but no run teaches"),
-        ({**plain, "data.teacher": str(teacher), "data.teacher_weight": 0.5}, "has no fertilities; leave it out"),
+        ({**plain, "data.teacher": str(teacher), "data.teacher_weight": 0.5}, "does not use it; leave it out"),
     ]:
         with pytest.raises(UserError) as error:
             job_of(settings)
