@@ -22,7 +22,8 @@ class Recordings(Data):
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
-    cmvn: Literal["global", "utterance"] = "global"  # mean and deviation that normalize: of the data, of each recording
+    cmvn: Literal["global", "level", "utterance"] = "global"  # what normalizes frames: mean and deviation of the data,
+    # the same after all recordings have one level, or those of each recording
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
     noise: Fraction = 0.0  # how often training adds noise
     snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to

@@ -23,7 +23,7 @@ LOWEST = 20.0  # Hz
 CHUNK = 256  # frames that are computed at once: they fit the cache of a processor
 MASKED = 5  # a range of masked frames is at most the fifth of a recording
 NATS = math.log(10) / 10  # of power in a decibel
-CMVN = "global", "utterance"  # cepstral mean and variance normalization by the training data, or by each recording
+CMVN = "global", "level", "utterance"  # what normalizes frames (cepstral mean and variance normalization)
 LEAST_STD = 1e-6  # of a bin; constant bins are only centered
 
 
@@ -44,7 +44,7 @@ class FilterbankProcessor(SoundFrames):
     bin_width: int = 15
     mean: tuple[float, ...] = ()  # of every bin; empty: frames are not normalized
     std: tuple[float, ...] = ()
-    cmvn: str = "global"  # utterance: every recording is normalized by its own mean and std
+    cmvn: str = "global"  # level: every recording gets the same power before; utterance: its own mean and std normalize
     kind: ClassVar[str] = "filterbank"
     file: ClassVar[str] = "filterbank.json"
 
@@ -104,7 +104,8 @@ class FilterbankProcessor(SoundFrames):
     def decode(self, values: Array | Tensor) -> Sound:
         """A sound with these frames, approximately: phases are estimated (Griffin-Lim).
 
-        With `cmvn="utterance"`, the mean and std of the recording are lost; those of the training data replace them.
+        The level of `cmvn="level"` is lost. The mean and std of `cmvn="utterance"` are lost; those of the training data
+        replace them.
         """
         frames = to_array(values).astype(np.float32)
         if self.mean:
@@ -144,6 +145,8 @@ class FilterbankProcessor(SoundFrames):
         return bool(self.mean) or self.cmvn == "utterance"
 
     def _normalize(self, frames: Array) -> Array:
+        if self.cmvn == "level":
+            frames = frames - level(np.exp(frames, dtype=np.float64).mean())
         if not self._normalizes:
             return frames
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
@@ -155,20 +158,32 @@ class FilterbankProcessor(SoundFrames):
 
 def with_statistics(processor: FilterbankProcessor, sounds: Iterable[RawSound]) -> FilterbankProcessor:
     """The processor with mean and std of every bin over all frames of these sounds, read once."""
-    count, first = 0, np.zeros(processor.bins)
+    count, first = 0, np.zeros(0)
     sums = np.zeros((2, processor.bins))  # of differences from the first frame and of their squares
     for sound in sounds:
+        own, own_sums, power = 0, np.zeros((2, processor.bins)), 0.0
         for frames in processor.stream_frames(sound):
-            first = frames[0].astype(np.float64) if not count else first
+            first = first if len(first) else frames[0].astype(np.float64)
             differences = frames - first
-            sums += differences.sum(0), np.square(differences).sum(0)
-            count += len(frames)
+            own_sums += differences.sum(0), np.square(differences).sum(0)
+            own, power = own + len(frames), power + np.exp(frames, dtype=np.float64).mean(1).sum()
+        if processor.cmvn == "level":
+            own_level = float(level(power / own))
+            own_sums[1] += own_level * (own_level * own - 2 * own_sums[0])
+            own_sums[0] -= own_level * own
+        sums += own_sums
+        count += own
     if not count:
         raise UserError("there are no recordings to compute mean and std of; give at least one")
     shift, squares = sums / count
     std = np.sqrt(np.maximum(squares - shift**2, 0))
     mean, std = first + shift, np.where(std < LEAST_STD, 1.0, std)
     return replace(processor, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def level(power: float) -> np.float32:
+    """What `cmvn="level"` subtracts from the frames of a recording, given the mean of their energies."""
+    return np.float32(np.log(power))
 
 
 @lru_cache(maxsize=16)

@@ -142,6 +142,9 @@ def test_statistics():
     normalized = np.concatenate([processor.encode(sound) for sound in sounds])
     assert normalized.dtype == np.float32 and np.abs(normalized.mean(0)).max() < 1e-4
     assert np.abs(normalized.std(0) - 1).max() < 1e-4
+    leveled = with_statistics(replace(plain, cmvn="level"), sounds)
+    normalized = np.concatenate([leveled.encode(sound) for sound in sounds])
+    assert np.abs(normalized.mean(0)).max() < 1e-4 and np.abs(normalized.std(0) - 1).max() < 1e-4
     assert replace(processor, mean=(), std=()) == plain and with_statistics(processor, sounds) == processor
     constant = with_statistics(plain, [np.zeros(9000)])
     assert constant.std == (1.0,) * 30 and not constant.encode(np.zeros(500)).any()
@@ -160,10 +163,22 @@ def test_utterances_are_normalized_as_by_transformers(name):
     assert len(measured.mean) == 80 and np.array_equal(measured.encode(SOUNDS[name]), processor.encode(SOUNDS[name]))
 
 
-def test_a_normalized_utterance_has_no_level():
+@pytest.mark.parametrize("cmvn", ["level", "utterance"])
+def test_frames_without_level(cmvn):
+    samples = noise(0.5) + tone(500, 0.5)
+    plain, processor = FilterbankProcessor(), FilterbankProcessor(cmvn=cmvn)
+    measured = with_statistics(processor, [samples, noise(1, 0.01)])
+    for own in (processor, measured):
+        assert np.abs(own.encode(samples) - own.encode(samples / 100)).max() < 1e-3
+    assert np.abs(plain.encode(samples) - plain.encode(samples / 100)).min() > 9
+    if cmvn == "level":
+        assert abs(np.exp(processor.encode(samples)).mean() - 1) < 1e-4
+        assert np.ptp(plain.encode(samples) - processor.encode(samples)) < 1e-4  # one number
+
+
+def test_normalized_utterances_without_variance():
     processor = FilterbankProcessor(cmvn="utterance", frame_masks=1, bin_masks=1)
     samples = noise(0.5) + tone(500, 0.5)
-    assert np.abs(processor.encode(samples) - processor.encode(samples / 100)).max() < 1e-3
     for constant in (np.zeros(9000, np.float32), samples[:10]):  # silence; a single frame
         assert not processor.encode(constant).any()
     masked = processor.encode(samples, np.random.default_rng(1))
@@ -200,7 +215,7 @@ def test_files_round_trip(tmp_path):
         ({"noise": 2}, "noise is 2 and snr .*; expected a share of 0…1 and two numbers of decibels"),
         ({"snr": (9, 3)}, r"snr \(9, 3\); expected a share"),
         ({"vtlp": (1.2, 0.8)}, r"vtlp is \(1.2, 0.8\) and equalizer 0.0; expected two factors from 0.5 to 2.0"),
-        ({"cmvn": "speaker"}, "cmvn is 'speaker'; expected global or utterance"),
+        ({"cmvn": "speaker"}, "cmvn is 'speaker'; expected global or level or utterance"),
         ({"equalizer": -1}, "equalizer -1; expected .* decibels of at least 0"),
         ({"mean": (1, 2), "std": (1, 2)}, "mean has 2 numbers and std 2; expected 80 of each"),
         ({"bins": 1, "mean": (1,), "std": (0,)}, "mean has 1 numbers and std 1; expected 1 of each, those of std positive"),
