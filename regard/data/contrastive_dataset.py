@@ -117,7 +117,7 @@ class SoundSide(ItemSide):
 
     @property
     def changes_raw(self) -> bool:  # type: ignore[override]
-        return self.sound.changes_samples
+        return self.sound.encodes_anew
 
     def encode(self, raw: Any, rng: Rng | None = None) -> Array:
         return self.sound.encode(raw, rng)

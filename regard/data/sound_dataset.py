@@ -100,11 +100,11 @@ class SoundDataset(TaskDataset):
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         sound = self.sound
-        if not (sound.changes_samples or sound.masks):
+        if not (sound.encodes_anew or sound.masks):
             return super().batch(indices, epoch)
         generators = Draws.of(self.train.seed, epoch, indices).generators()
         ids: Sequence[tuple[Ids, ...]]
-        if sound.changes_samples:
+        if sound.encodes_anew:
             examples = [self.examples[index] for index in indices.tolist()]
             frames = [sound.encode(raw, rng) for (raw, _), rng in zip(examples, generators, strict=True)]
             ids = self.encode_transcripts([text for _, text in examples])

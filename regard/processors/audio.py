@@ -15,7 +15,7 @@ from .read_sound import RawSound as RawSound
 from .read_sound import Sound as Sound
 from .read_sound import read_sound as read_sound
 from .resample import resample as resample
-from .sound_frames import SoundFrames, griffin_lim
+from .sound_frames import SoundFrames, griffin_lim, warp_frequencies
 
 FLOOR, RANGE = 1e-10, 8.0  # the least power; the powers of ten below the loudest that are kept
 
@@ -43,8 +43,9 @@ class AudioProcessor(SoundFrames):
         samples = torch.from_numpy(own if rng is None else self.augment(own, rng))
         if self.seconds:  # before the loudest sets the floor of all frames
             samples = resize(samples, self.seconds * self.rate)
-        frames = self._log_mel(samples)
-        return frames if rng is None else self.mask(frames, rng)
+        if rng is None:
+            return self._log_mel(samples)
+        return self.mask(self._log_mel(samples, self.draw_warp(rng), self.draw_gains(rng)), rng)
 
     def mask(self, frames: Array, rng: Rng) -> Array:
         return self.mask_ranges(frames, rng, frames.mean(), len(frames))
@@ -69,21 +70,24 @@ class AudioProcessor(SoundFrames):
         magnitudes = torch.cat([magnitudes, magnitudes[:, -1:]], 1)  # the last frame was dropped
         return Sound(griffin_lim(magnitudes, torch.hann_window(self.window), self.hop).numpy(), self.rate)
 
-    def _log_mel(self, samples: Tensor) -> Array:
+    def _log_mel(self, samples: Tensor, warp: float = 1.0, gains: Array | None = None) -> Array:
         half, least = self.window // 2, max(self.window // 2 + 1, self.hop)  # there is at least one frame
         samples = resize(samples, max(least, len(samples)))
         reflected = torch.cat([samples[1 : half + 1].flip(0), samples, samples[-half - 1 : -1].flip(0)])
-        decades = log_mel(reflected, self)[: len(samples) // self.hop]
+        decades = log_mel(reflected, self, warp)[: len(samples) // self.hop]
+        if gains is not None:
+            decades += torch.from_numpy(gains / 10)
         return scale_decades(decades, float(decades.max()) - RANGE)
 
 
-def log_mel(samples: Tensor, sound: AudioProcessor) -> Tensor:
+def log_mel(samples: Tensor, sound: AudioProcessor, warp: float = 1.0) -> Tensor:
     """(frames, bins): the logarithms of the power of all whole windows of the samples."""
     hann = torch.hann_window(sound.window)
     spectrum = torch.stft(samples, sound.window, sound.hop, window=hann, center=False, return_complex=True).T
     energies = torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag)  # (frames, frequencies), contiguous
+    make_filters = mel_filters if warp == 1 else mel_filters.__wrapped__  # a random factor does not come again
     with torch.autocast("cpu", enabled=False):  # a model beside it may run in bf16
-        return (energies @ mel_filters(sound.rate, sound.window, sound.bins).T).clamp_(min=FLOOR).log10_()
+        return (energies @ make_filters(sound.rate, sound.window, sound.bins, warp).T).clamp_(min=FLOOR).log10_()
 
 
 def scale_decades(decades: Tensor, floor: float) -> Array:
@@ -99,9 +103,13 @@ def resize(samples: Tensor, count: int) -> Tensor:
 
 
 @cache
-def mel_filters(rate: int, window: int, bins: int) -> Tensor:
-    """(bins, frequencies): triangles of equal area on the mel scale of Slaney's Auditory Toolbox, up to rate / 2."""
+def mel_filters(rate: int, window: int, bins: int, warp: float = 1.0) -> Tensor:
+    """(bins, frequencies): triangles of equal area on the mel scale of Slaney's Auditory Toolbox, up to rate / 2.
+
+    With `warp`, a tone stands in the bin of `warp` times its frequency.
+    """
     frequencies = np.linspace(0, rate / 2, window // 2 + 1)
+    frequencies = frequencies if warp == 1 else warp_frequencies(frequencies, warp)
     corners = _from_mel(np.linspace(0, _to_mel(rate / 2), bins + 2))
     rising = (frequencies - corners[:-2, None]) / np.diff(corners)[:-1, None]
     falling = (corners[2:, None] - frequencies) / np.diff(corners)[1:, None]

@@ -14,7 +14,7 @@ from ..errors import UserError
 from .base import Array, Rng, to_array
 from .read_sound import RawSound, Sound, stream_sound
 from .resample import RATES
-from .sound_frames import SoundFrames, griffin_lim
+from .sound_frames import SoundFrames, griffin_lim, warp_frequencies
 
 SCALE = 32768.0  # Kaldi reads whole numbers of 16 bits
 FLOOR = float(np.finfo(np.float32).eps)  # the least energy
@@ -22,6 +22,8 @@ PREEMPHASIS = 0.97
 LOWEST = 20.0  # Hz
 CHUNK = 256  # frames that are computed at once: they fit the cache of a processor
 MASKED = 5  # a range of masked frames is at most the fifth of a recording
+NATS = math.log(10) / 10  # of power in a decibel
+CMVN = "global", "level", "utterance"  # what normalizes frames (cepstral mean and variance normalization)
 LEAST_STD = 1e-6  # of a bin; constant bins are only centered
 
 
@@ -29,8 +31,9 @@ LEAST_STD = 1e-6  # of a bin; constant bins are only centered
 class FilterbankProcessor(SoundFrames):
     """Log filterbanks (frames, bins) of windows of 25 ms every 10 ms, as those of Kaldi without dither.
 
-    `mean` and `std` of every bin over the training data normalize the frames: see `with_statistics`. In training, the
-    speed is changed, noise is added, and SpecAugment masks ranges of frames and bins by the mean.
+    `mean` and `std` of every bin normalize the frames: those of the training data (see `with_statistics`), or those of
+    the recording (`cmvn`). In training, the speed is changed, noise is added, frequencies are warped, bands get random
+    gains, and SpecAugment masks ranges of frames and bins by the mean.
     """
 
     window: int = 0  # samples; 0: 25 ms
@@ -41,6 +44,7 @@ class FilterbankProcessor(SoundFrames):
     bin_width: int = 15
     mean: tuple[float, ...] = ()  # of every bin; empty: frames are not normalized
     std: tuple[float, ...] = ()
+    cmvn: str = "global"  # level: every recording gets the same power before; utterance: its own mean and std normalize
     kind: ClassVar[str] = "filterbank"
     file: ClassVar[str] = "filterbank.json"
 
@@ -50,6 +54,8 @@ class FilterbankProcessor(SoundFrames):
         object.__setattr__(self, "window", self.window or self.rate * 25 // 1000)
         object.__setattr__(self, "hop", self.hop or self.rate // 100)
         super().__post_init__()
+        if self.cmvn not in CMVN:
+            raise UserError(f"cmvn is {self.cmvn!r}; expected {' or '.join(CMVN)}")
         sizes = len(self.mean), len(self.std)
         if sizes not in ((0, 0), (self.bins, self.bins)) or not all(0 < each < math.inf for each in self.std):
             raise UserError(
@@ -75,25 +81,32 @@ class FilterbankProcessor(SoundFrames):
         samples = self.samples(raw)
         if rng is None:
             return self._normalize(self._energies(samples))
-        return self.mask(self._normalize(self._energies(self.augment(samples, rng))), rng)
+        frames = self._energies(self.augment(samples, rng), self.draw_warp(rng))
+        if (gains := self.draw_gains(rng)) is not None:
+            frames += gains * NATS
+        return self.mask(self._normalize(frames), rng)
 
     def mask(self, frames: Array, rng: Rng) -> Array:
         """SpecAugment. Writes into `frames`."""
-        return self.mask_ranges(frames, rng, 0.0 if self.mean else frames.mean(0), len(frames) // MASKED)
+        return self.mask_ranges(frames, rng, 0.0 if self._normalizes else frames.mean(0), len(frames) // MASKED)
 
     def stream_frames(self, raw: RawSound) -> Iterator[Array]:
-        """The frames of `encode` in blocks. The memory does not grow with the length of a file."""
+        """The frames in blocks, not normalized. The memory does not grow with the length of a file."""
         waiting, found = np.zeros(0, np.float32), False
         for block in stream_sound(raw, self.rate):
             waiting = np.concatenate([waiting, block])
             if len(waiting) >= self.window:
-                yield self._normalize(self._energies(waiting))
+                yield self._energies(waiting)
                 waiting, found = waiting[self.frames(len(waiting)) * self.hop :], True
         if not found:
-            yield self._normalize(self._energies(waiting))
+            yield self._energies(waiting)
 
     def decode(self, values: Array | Tensor) -> Sound:
-        """A sound with these frames, approximately: phases are estimated (Griffin-Lim)."""
+        """A sound with these frames, approximately: phases are estimated (Griffin-Lim).
+
+        The level of `cmvn="level"` is lost. The mean and std of `cmvn="utterance"` are lost; those of the training data
+        replace them.
+        """
         frames = to_array(values).astype(np.float32)
         if self.mean:
             frames = frames * np.asarray(self.std, np.float32) + np.asarray(self.mean, np.float32)
@@ -106,16 +119,18 @@ class FilterbankProcessor(SoundFrames):
         length = self.window + (len(frames) - 1) * self.hop  # the first frame is centered at half a window
         return Sound(np.pad(samples, (self.window // 2, self.window))[:length], self.rate)
 
-    def _energies(self, samples: Array) -> Array:
+    def _energies(self, samples: Array, warp: float = 1.0) -> Array:
         if len(samples) < self.window:
             samples = np.pad(samples, (0, self.window - len(samples)))
+        make_filters = kaldi_filters if warp == 1 else kaldi_filters.__wrapped__  # a random factor does not come again
+        filters = make_filters(self.rate, self.fft_size, self.bins, warp)
         windows = torch.from_numpy(samples * np.float64(SCALE)).unfold(0, self.window, self.hop)
         frames: Array = torch.cat(
-            [self._chunk_energies(windows[i : i + CHUNK]) for i in range(0, len(windows), CHUNK)]
+            [self._chunk_energies(windows[i : i + CHUNK], filters) for i in range(0, len(windows), CHUNK)]
         ).numpy()
         return frames
 
-    def _chunk_energies(self, windows: Tensor) -> Tensor:
+    def _chunk_energies(self, windows: Tensor, filters: Tensor) -> Tensor:
         """Float64 up to the power: with float32, rounding of a loud tone is louder than the quiet bins beside it."""
         centered = windows - windows.mean(1, keepdim=True)
         emphasized = centered * povey_window(self.window)
@@ -123,31 +138,52 @@ class FilterbankProcessor(SoundFrames):
         spectrum = torch.view_as_real(torch.fft.rfft(emphasized, self.fft_size))
         power = spectrum.square_().sum(-1).float()  # at the window's first sample, which is 0, nothing is emphasized
         with torch.autocast("cpu", enabled=False):  # a model beside it may run in bf16
-            return (power @ kaldi_filters(self.rate, self.fft_size, self.bins)).clamp(min=FLOOR).log()
+            return (power @ filters).clamp(min=FLOOR).log()
+
+    @property
+    def _normalizes(self) -> bool:
+        return bool(self.mean) or self.cmvn == "utterance"
 
     def _normalize(self, frames: Array) -> Array:
-        if not self.mean:
+        if self.cmvn == "level":
+            frames = frames - level(np.exp(frames, dtype=np.float64).mean())
+        if not self._normalizes:
             return frames
-        return (frames - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        if self.cmvn == "utterance":
+            mean, std = frames.mean(0, np.float64), frames.std(0, np.float64)
+            std = np.where(std < LEAST_STD, 1.0, std)
+        return ((frames - mean) / std).astype(np.float32)
 
 
 def with_statistics(processor: FilterbankProcessor, sounds: Iterable[RawSound]) -> FilterbankProcessor:
     """The processor with mean and std of every bin over all frames of these sounds, read once."""
-    plain = replace(processor, mean=(), std=())
-    count, first = 0, np.zeros(processor.bins)
+    count, first = 0, np.zeros(0)
     sums = np.zeros((2, processor.bins))  # of differences from the first frame and of their squares
     for sound in sounds:
-        for frames in plain.stream_frames(sound):
-            first = frames[0].astype(np.float64) if not count else first
+        own, own_sums, power = 0, np.zeros((2, processor.bins)), 0.0
+        for frames in processor.stream_frames(sound):
+            first = first if len(first) else frames[0].astype(np.float64)
             differences = frames - first
-            sums += differences.sum(0), np.square(differences).sum(0)
-            count += len(frames)
+            own_sums += differences.sum(0), np.square(differences).sum(0)
+            own, power = own + len(frames), power + np.exp(frames, dtype=np.float64).mean(1).sum()
+        if processor.cmvn == "level":
+            own_level = float(level(power / own))
+            own_sums[1] += own_level * (own_level * own - 2 * own_sums[0])
+            own_sums[0] -= own_level * own
+        sums += own_sums
+        count += own
     if not count:
         raise UserError("there are no recordings to compute mean and std of; give at least one")
     shift, squares = sums / count
     std = np.sqrt(np.maximum(squares - shift**2, 0))
     mean, std = first + shift, np.where(std < LEAST_STD, 1.0, std)
     return replace(processor, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def level(power: float) -> np.float32:
+    """What `cmvn="level"` subtracts from the frames of a recording, given the mean of their energies."""
+    return np.float32(np.log(power))
 
 
 @lru_cache(maxsize=16)
@@ -158,9 +194,13 @@ def povey_window(size: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def kaldi_filters(rate: int, fft_size: int, bins: int) -> Tensor:
-    """(frequencies, bins): triangles on Kaldi's mel scale from 20 Hz to rate / 2, straight lines in mel."""
-    mels = 1127 * np.log1p(np.arange(fft_size // 2 + 1) * (rate / fft_size) / 700)[:, None]
+def kaldi_filters(rate: int, fft_size: int, bins: int, warp: float = 1.0) -> Tensor:
+    """(frequencies, bins): triangles on Kaldi's mel scale from 20 Hz to rate / 2, straight lines in mel.
+
+    With `warp`, a tone stands in the bin of `warp` times its frequency.
+    """
+    frequencies = np.arange(fft_size // 2 + 1) * (rate / fft_size)
+    mels = 1127 * np.log1p((frequencies if warp == 1 else warp_frequencies(frequencies, warp)) / 700)[:, None]
     low, high = 1127 * np.log1p(LOWEST / 700), 1127 * np.log1p(rate / 2 / 700)
     step = (high - low) / (bins + 1)
     centers = low + step * np.arange(1, bins + 1)

@@ -18,7 +18,9 @@ from .read_sound import RawSound, Sound, read_sound
 from .resample import change_speed, resample
 
 GRIFFIN_LIM_STEPS = 32
-SPEEDS = 0.5, 2.0
+SPEEDS = WARPS = 0.5, 2.0
+WARPED = 0.9  # of the frequencies up to rate / 2: up to there a warp multiplies them
+BANDS = 5  # of the equalizer; its gains are linear between their centers
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class SoundFrames(SavedSettings):
     speed: tuple[float, ...] = ()  # training draws one of them; tempo and pitch change together; empty: unchanged
     noise: float = 0.0  # how often training adds noise
     snr: tuple[float, float] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
+    vtlp: tuple[float, float] = (1.0, 1.0)  # training multiplies the frequencies by a factor: from, to
+    equalizer: float = 0.0  # decibels, the standard deviation of random gains that training gives to bands
 
     def __post_init__(self) -> None:
         if min(self.rate, self.bins, self.window, self.hop) < 1 or self.hop > self.window:
@@ -56,6 +60,11 @@ class SoundFrames(SavedSettings):
             raise UserError(
                 f"noise is {self.noise} and snr {self.snr}; expected a share of 0…1 and two numbers of decibels, the "
                 "smaller one first"
+            )
+        if len(self.vtlp) != 2 or not WARPS[0] <= self.vtlp[0] <= self.vtlp[1] <= WARPS[1] or self.equalizer < 0:
+            raise UserError(
+                f"vtlp is {self.vtlp} and equalizer {self.equalizer}; expected two factors from {WARPS[0]} to "
+                f"{WARPS[1]}, the smaller one first, and decibels of at least 0"
             )
 
     @property
@@ -93,9 +102,9 @@ class SoundFrames(SavedSettings):
         return samples if rate == self.rate else resample(samples, rate, self.rate)
 
     @property
-    def changes_samples(self) -> bool:
-        """True if training changes the samples."""
-        return bool(self.speed or self.noise)
+    def encodes_anew(self) -> bool:
+        """True if training changes more than a mask of the frames."""
+        return bool(self.speed or self.noise or self.vtlp != (1, 1) or self.equalizer)
 
     @property
     def masks(self) -> bool:
@@ -110,6 +119,18 @@ class SoundFrames(SavedSettings):
         if self.noise and rng.random() < self.noise:
             samples = add_noise(samples, rng.uniform(*self.snr), rng)
         return samples
+
+    def draw_warp(self, rng: Rng) -> float:
+        """A factor of `vtlp`; its logarithm is uniform."""
+        low, high = self.vtlp
+        return low if low == high else math.exp(rng.uniform(math.log(low), math.log(high)))
+
+    def draw_gains(self, rng: Rng) -> Array | None:
+        """The gains of all bins in decibels, a random curve of `equalizer`. None: no gains."""
+        if not self.equalizer:
+            return None
+        gains = rng.normal(0, self.equalizer, BANDS)
+        return np.interp(np.arange(self.bins), np.linspace(0, self.bins - 1, BANDS), gains).astype(np.float32)
 
     def cost(self, encoded: Array) -> int:
         return len(encoded)
@@ -134,6 +155,17 @@ class SoundFrames(SavedSettings):
 def speed_ratio(speed: float) -> Fraction:
     """The speed as a fraction of small numbers, for which resampling is fast."""
     return Fraction(speed).limit_denominator(100)
+
+
+def warp_frequencies(frequencies: Array, factor: float) -> Array:
+    """Vocal tract length perturbation (Jaitly and Hinton, 2013): the frequencies times a factor.
+
+    The last of them is fixed. The highest ones lie on a straight line to it.
+    """
+    last = float(frequencies[-1])
+    knee = WARPED * last * min(1, 1 / factor)
+    above = last - (last - knee * factor) * (last - frequencies) / (last - knee)
+    return np.where(frequencies <= knee, frequencies * factor, above)
 
 
 def add_noise(samples: Array, snr: float, rng: Rng) -> Array:

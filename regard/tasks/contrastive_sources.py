@@ -29,8 +29,8 @@ from ..synthetic.morse import make_morse
 from .base import Processors
 from .classify_image import image_processor
 from .image_views import patch_axis
+from .sound_processors import augmented, new_frames
 from .sound_views import frame_axis
-from .transcribe import augmented, new_frames
 
 TEXT = "text"  # the field of texts
 

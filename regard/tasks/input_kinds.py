@@ -27,10 +27,10 @@ from .base import Metrics, Processors
 from .classify_image import image_processor
 from .image_views import patch_axis
 from .sound_generation import frames_key
+from .sound_processors import augmented, new_frames
 from .sound_views import frame_axis
 from .source_generation import SourceInputs
 from .target_views import END
-from .transcribe import augmented, new_frames
 
 IMAGE_TOKENS = 100  # of the text for an image, if decode.max_tokens is 0
 TEXT_METRICS = ("bleu", "chrf", "exact")

@@ -1,7 +1,6 @@
 """Transcription: the text of a recording. It is sequence-to-sequence, as translation is, with frames as the source."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..config.audio import Recordings, SoundData, TranscribeDecode
+from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
 from ..data.examples import Examples
@@ -28,7 +27,6 @@ from ..metrics.speech import paired_bootstrap, speech_metrics
 from ..parts import Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array, Processor
-from ..processors.filterbank import FilterbankProcessor, with_statistics
 from ..processors.read_sound import RawSound, is_sound
 from ..processors.saved import load_processors
 from ..processors.sound_frames import SoundFrames
@@ -58,6 +56,7 @@ from .objectives import TranscribeObjective
 from .predictor import Answer, Predictor
 from .records import transcript_record
 from .sound_generation import SoundGeneration
+from .sound_processors import augmented, hop_samples, new_frames, window_frames
 from .source_generation import NO_CONSTRAINTS
 from .task import Task
 from .transcribe_requests import TranscribeRequest, TranscribeResult, Transcript
@@ -72,7 +71,6 @@ OWN_SETTINGS = (
     "prompt", "condition_on_previous", "temperatures", "compression_ratio_threshold", "logprob_threshold",
     "no_speech_threshold", "seed",
 )  # fmt: skip  # fields of a request that are decode.*
-STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
 SPEECH_METRICS = ("wer", "cer", "exact")
 
 
@@ -330,44 +328,9 @@ def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
-def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
-    """The processor with the changes of data.* in training."""
-    return replace(
-        sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
-        frame_width=data.frame_width, bin_masks=data.bin_masks, bin_width=min(data.bin_width, sound.bins),
-    )  # fmt: skip
-
-
-def new_frames(data: Recordings, examples: Examples) -> FilterbankProcessor:
-    """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
-    plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data))
-    chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
-    return with_statistics(plain, (examples[int(index)][0] for index in chosen))
-
-
-def window_frames(data: Recordings, frames: int) -> AudioProcessor:
-    """Log-mel frames of recordings that are filled up with silence, so that they have `frames`."""
-    hop = hop_samples(data)
-    seconds, rest = divmod(frames * hop, data.rate)
-    if rest or not seconds:
-        raise UserError(
-            f"model.source_positions gives {frames:,} frames of {data.hop:g} ms; expected whole seconds, such as "
-            f"model.source_positions={round(data.rate / hop) * 4}"
-        )
-    window = data.rate * 25 // 1000
-    return AudioProcessor(
-        rate=data.rate, bins=data.bins, window=window, hop=hop, seconds=seconds, frame_masks=0, bin_masks=0
-    )
-
-
 def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
     """The tokenizer of a model that reads windows."""
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
-
-
-def hop_samples(data: Recordings) -> int:
-    """The samples between two frames."""
-    return max(round(data.rate * data.hop / 1000), 1)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:

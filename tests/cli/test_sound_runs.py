@@ -206,6 +206,7 @@ def test_mistakes_of_training(folder: Path, capsys: Capture, tmp_path: Path) -> 
     assert "1 recordings left out because they cannot be read" in capsys.readouterr().out
     for settings, words in (
         (["data.snr=30,5"], "data.snr is (30.0, 5.0); expected the smaller number first"),
+        (["data.vtlp=[1.2,0.8]"], "data.vtlp is (1.2, 0.8); expected the smaller number first"),
         (["data.bin_width=20", "data.bin_masks=1"], "data.bin_width is 20, above data.bins=12; lower it"),
         (["data.speed=1,3"], "data.speed is 3; expected at most 2"),
         (["data.rate=500"], "data.rate is 500; expected at least 1000"),

@@ -14,7 +14,7 @@ from regard.processors.audio import AudioProcessor
 from regard.processors.filterbank import FilterbankProcessor, with_statistics
 from regard.processors.read_sound import Sound
 from regard.processors.saved import load_processor
-from regard.processors.sound_frames import add_noise
+from regard.processors.sound_frames import add_noise, warp_frequencies
 
 RATE = 16000
 
@@ -142,11 +142,48 @@ def test_statistics():
     normalized = np.concatenate([processor.encode(sound) for sound in sounds])
     assert normalized.dtype == np.float32 and np.abs(normalized.mean(0)).max() < 1e-4
     assert np.abs(normalized.std(0) - 1).max() < 1e-4
+    leveled = with_statistics(replace(plain, cmvn="level"), sounds)
+    normalized = np.concatenate([leveled.encode(sound) for sound in sounds])
+    assert np.abs(normalized.mean(0)).max() < 1e-4 and np.abs(normalized.std(0) - 1).max() < 1e-4
     assert replace(processor, mean=(), std=()) == plain and with_statistics(processor, sounds) == processor
     constant = with_statistics(plain, [np.zeros(9000)])
     assert constant.std == (1.0,) * 30 and not constant.encode(np.zeros(500)).any()
     with pytest.raises(UserError, match="there are no recordings to compute mean and std of; give at least one"):
         with_statistics(plain, [])
+
+
+@pytest.mark.parametrize("name", ["noise", "quiet", "offset"])
+def test_utterances_are_normalized_as_by_transformers(name):
+    from transformers import Speech2TextFeatureExtractor
+
+    expected = Speech2TextFeatureExtractor()(SOUNDS[name], sampling_rate=RATE, return_tensors="np")["input_features"][0]
+    processor = FilterbankProcessor(cmvn="utterance")
+    assert np.abs(processor.encode(SOUNDS[name]) - expected).max() < 1e-3
+    measured = with_statistics(processor, [noise(1)])
+    assert len(measured.mean) == 80 and np.array_equal(measured.encode(SOUNDS[name]), processor.encode(SOUNDS[name]))
+
+
+@pytest.mark.parametrize("cmvn", ["level", "utterance"])
+def test_frames_without_level(cmvn):
+    samples = noise(0.5) + tone(500, 0.5)
+    plain, processor = FilterbankProcessor(), FilterbankProcessor(cmvn=cmvn)
+    measured = with_statistics(processor, [samples, noise(1, 0.01)])
+    for own in (processor, measured):
+        assert np.abs(own.encode(samples) - own.encode(samples / 100)).max() < 1e-3
+    assert np.abs(plain.encode(samples) - plain.encode(samples / 100)).min() > 9
+    if cmvn == "level":
+        assert abs(np.exp(processor.encode(samples)).mean() - 1) < 1e-4
+        assert np.ptp(plain.encode(samples) - processor.encode(samples)) < 1e-4  # one number
+
+
+def test_normalized_utterances_without_variance():
+    processor = FilterbankProcessor(cmvn="utterance", frame_masks=1, bin_masks=1)
+    samples = noise(0.5) + tone(500, 0.5)
+    for constant in (np.zeros(9000, np.float32), samples[:10]):  # silence; a single frame
+        assert not processor.encode(constant).any()
+    masked = processor.encode(samples, np.random.default_rng(1))
+    assert np.isfinite(masked).all() and (masked == 0).any() and masked.dtype == np.float32
+    assert len(processor.decode(processor.encode(samples)).samples) > 7000
 
 
 def test_statistics_of_a_long_recording_need_little_memory(tmp_path):
@@ -177,6 +214,9 @@ def test_files_round_trip(tmp_path):
         ({"speed": (0.9, 3)}, r"speed is \(0.9, 3\); expected numbers from 0.5 to 2.0"),
         ({"noise": 2}, "noise is 2 and snr .*; expected a share of 0…1 and two numbers of decibels"),
         ({"snr": (9, 3)}, r"snr \(9, 3\); expected a share"),
+        ({"vtlp": (1.2, 0.8)}, r"vtlp is \(1.2, 0.8\) and equalizer 0.0; expected two factors from 0.5 to 2.0"),
+        ({"cmvn": "speaker"}, "cmvn is 'speaker'; expected global or level or utterance"),
+        ({"equalizer": -1}, "equalizer -1; expected .* decibels of at least 0"),
         ({"mean": (1, 2), "std": (1, 2)}, "mean has 2 numbers and std 2; expected 80 of each"),
         ({"bins": 1, "mean": (1,), "std": (0,)}, "mean has 1 numbers and std 1; expected 1 of each, those of std positive"),
     ],
@@ -213,6 +253,45 @@ def test_speed_changes_length_and_pitch(speed):
     spectrum = np.abs(np.fft.rfft(samples))
     assert abs(spectrum.argmax() * RATE / len(samples) - 1000 * speed) < 2
     assert len(processor.encode(tone(1000), np.random.default_rng(0))) == processor.frames(len(samples))
+
+
+@pytest.mark.parametrize("processor", [FilterbankProcessor(bins=128), AudioProcessor(bins=128)])
+@pytest.mark.parametrize("factor", [0.8, 1.25, 1.0])
+def test_vtlp_moves_a_tone_by_its_factor(processor, factor):
+    warped = replace(processor, vtlp=(factor, factor), frame_masks=0, bin_masks=0)
+    found = warped.encode(tone(1000), np.random.default_rng(0))
+    moved = processor.encode(tone(1000 * factor))
+    assert found[50].argmax() == moved[50].argmax() and found.shape == moved.shape
+    assert (factor == 1) == np.array_equal(found, processor.encode(tone(1000))) == (not warped.encodes_anew)
+
+
+def test_warped_frequencies_end_where_they_did():
+    frequencies = np.linspace(0, 4000, 129)
+    for factor in (0.5, 0.8, 1.25, 2.0):
+        warped = warp_frequencies(frequencies, factor)
+        assert warped[0] == 0 and warped[-1] == 4000 and (np.diff(warped) > 0).all()
+        assert np.allclose(warped[:50], frequencies[:50] * factor)
+    assert np.allclose(warp_frequencies(frequencies, 1.0), frequencies)
+
+
+def test_vtlp_draws_factors_of_its_range():
+    processor = FilterbankProcessor(vtlp=(0.8, 1.25))
+    factors = [processor.draw_warp(np.random.default_rng(seed)) for seed in range(200)]
+    assert 0.8 <= min(factors) < 0.82 and 1.22 < max(factors) <= 1.25
+    assert abs(np.log(factors).mean()) < 0.03 and processor.draw_warp(np.random.default_rng(7)) == factors[7]
+
+
+@pytest.mark.parametrize("processor", [FilterbankProcessor(), AudioProcessor(frame_masks=0, bin_masks=0)])
+def test_the_equalizer_adds_a_curve(processor):
+    samples, scale = noise(0.5), np.log(10) / 10 if processor.kind == "filterbank" else 0.1 / 4
+    equalized = replace(processor, equalizer=3.0)
+    plain, curves = processor.encode(samples), []
+    for seed in range(100):
+        gains = (equalized.encode(samples, np.random.default_rng(seed)) - plain) / scale
+        assert np.abs(gains - gains[0]).max() < 1e-3  # all frames have the same gains
+        curves.append(gains[0])
+    assert np.abs(np.array(curves)[:, 0].std() - 3) < 0.7 and np.abs(np.diff(curves, 2)).max() < 2
+    assert equalized.encodes_anew and np.array_equal(equalized.encode(samples), plain)
 
 
 @pytest.mark.parametrize("level", [0.3, 1e-4])

@@ -184,10 +184,17 @@ def test_the_loss_is_a_weighted_mean() -> None:
     assert batch_loss(joint, batch).item() == pytest.approx(0.75 * decoder + 0.25 * ctc, rel=1e-5)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.7])
-def test_augmentation_is_a_function_of_seed_epoch_and_example(noise: float) -> None:
+WARPS = {"data__vtlp": (0.8, 1.25), "data__equalizer": 6.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"data__noise": 0.7}, WARPS, {**WARPS, "data__cmvn": "utterance"}],
+    ids=["masked", "noisy", "warped", "utterance"],
+)
+def test_augmentation_is_a_function_of_seed_epoch_and_example(changes: dict[str, Any]) -> None:
     """Masks change a copy of the frames in memory: the second epoch begins from the same ones."""
-    own = job(**{key.replace(".", "__"): value for key, value in MASKS.items()}, data__noise=noise)
+    own = job(**{key.replace(".", "__"): value for key, value in MASKS.items()}, **changes)
     sound, data, train = own.predictor.sound, own.run.data, own.run.train
     target, texts = own.predictor.target, own.predictor.transcripts_to_learn()
     dataset = SoundDataset(own.splits["train"], sound, texts, target.pad, data, train, data.max_tokens)

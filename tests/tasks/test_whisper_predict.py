@@ -30,7 +30,8 @@ from regard.processors.frame_windows import FrameWindows
 from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
 from regard.processors.whisper_tokens import ControlTokens, with_control_tokens
 from regard.tasks.recordings import SoundWindow
-from regard.tasks.transcribe import new_predictor, window_frames
+from regard.tasks.sound_processors import window_frames
+from regard.tasks.transcribe import new_predictor
 from regard.tasks.transcribe_requests import TranscribeRequest
 from regard.tasks.whisper import WhisperPredictor
 from regard.tasks.whisper_generation import WindowResult
@@ -616,6 +617,8 @@ def test_timestamps_come_in_pairs_for_own_tokenizers() -> None:
 def test_frames_of_no_whole_seconds() -> None:
     with pytest.raises(UserError, match="gives 130 frames of 10 ms; expected whole seconds, such as .*positions=400"):
         window_frames(SoundData(), 130)
+    with pytest.raises(UserError, match="data.cmvn is utterance, but this family scales frames as Whisper does"):
+        window_frames(SoundData(cmvn="utterance"), 200)
 
 
 # --- command line ----------------------------------------------------------------------------------------------------
