@@ -105,8 +105,8 @@ class NGramCounts(nn.Module):
         prior = (share / (1 - share)).log()
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
-        weights = [each.to(ratios.dtype) for each in (valid if self.words else [torch.cat(valid, 1)])]
-        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in weights], 1)
+        present = [each.to(ratios.dtype) for each in (valid if self.words else [torch.cat(valid, 1)])]
+        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in present], 1)
         return self.gain * (torch.einsum("bn,bnl->bl", weights, ratios) + prior)
 
     @torch.no_grad()

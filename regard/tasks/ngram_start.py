@@ -68,10 +68,10 @@ def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelO
         with torch.enable_grad():
             scores = values[0] * found + values[1:]
             total = objective.loss(scores, wanted) / len(wanted) + PENALTY * ((values - first) ** 2).sum()
-            total.backward()
+            total.backward()  # type: ignore[no-untyped-call]
         return float(total.detach())
 
-    solver.step(loss)
+    solver.step(loss)  # type: ignore[no-untyped-call]
     ngrams.to(device)
     fitted = values.detach() if bool(values.isfinite().all()) and values[0] > 0 else first
     return float(fitted[0]), fitted[1:]
