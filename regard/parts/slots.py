@@ -381,6 +381,7 @@ class NGrams:
 
     order: int = 0  # tokens of the longest n-gram; 0: none are read
     buckets: int = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
+    words: bool = False  # words of several tokens and pairs of words, too
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -388,4 +389,4 @@ class NGrams:
         check_at_least(1, self.buckets, "model.ngrams.buckets")
 
     def build(self, vocab: int, labels: int) -> ngrams.NGramCounts | None:
-        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets) if self.order else None
+        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets, self.words) if self.order else None

@@ -19,7 +19,7 @@ from .base import Processors, TrainingJob, build_model
 from .baselines import FILE, StoredBaseline, fit_bag_of_words
 from .encoder import kept_or_trained_tokenizer, with_vocab
 from .label_answers import LabelJob, label_set
-from .ngram_start import count_ngrams
+from .ngram_start import start_ngrams
 from .objectives import LabelObjective, MultiLabelObjective, RegressionObjective
 
 
@@ -100,7 +100,7 @@ class ClassifyJob(LabelJob):
             model.classes.bias.fill_(sum(float(train.side(i, 1)) for i in range(len(train))) / len(train))
         elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
             assert isinstance(self.objective, LabelObjective)
-            count_ngrams(model.ngrams, dataset, self.objective)
+            start_ngrams(model, dataset, self.objective)
 
     # --- what the loop calls -------------------------------------------------------------------------------------
 

@@ -1,17 +1,101 @@
 """Counts the n-grams of training texts for models that have them (`parts/ngrams.py`)."""
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.batch import Batch
 from ..data.rows import LabeledTextDataset
 from ..parts.ngrams import NGramCounts
+from ..processors.tokenizers import Tokenizer
 from .objectives import LabelObjective
 
 BATCH = 512  # texts that are counted together
+FITTED = 20_000  # texts that the gain is fitted to
+FIT_STEPS = 50
+PENALTY = 1e-3  # of the gain's distance from 1, and of the bias
+SPACES = "▁ "  # a piece that begins with one of these begins a word
+CONTINUED = "##"  # a piece of WordPiece that continues a word begins with it
+BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
+
+
+def start_ngrams(model: Any, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+    """Count the n-grams of the training texts. With words, also fit the gain, and a bias that the class head gets."""
+    count_ngrams(model.ngrams, dataset, objective)
+    if model.ngrams.words:
+        gain, bias = fit_gain(model.ngrams, dataset, objective)
+        model.ngrams.gain.fill_(gain)
+        model.classes.bias.add_(bias.to(model.classes.bias))
 
 
 def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
     """Count the n-grams of all training texts. The objective tells the labels of a batch."""
     examples, device = len(dataset.examples), ngrams.texts.device
     ngrams.cpu()
-    for first in range(0, examples, BATCH):
-        batch = dataset.collate(list(dataset.encode(list(range(first, min(first + BATCH, examples))))))
+    if ngrams.words:
+        ngrams.set_words(*word_tokens(dataset.tokenizer, ngrams.vocab))
+    for batch in _batches(dataset, range(examples)):
         ngrams.count(batch["text"], objective.own_labels(batch["label"].values))
     ngrams.to(device)
+
+
+def _batches(dataset: LabeledTextDataset, indices: range) -> Iterator[Batch]:
+    for first in range(0, len(indices), BATCH):
+        yield dataset.collate(list(dataset.encode(list(indices[first : first + BATCH]))))
+
+
+def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> tuple[float, Tensor]:
+    """The gain, and a bias for each label, of the smallest loss on training texts, each without its own counts.
+
+    Naive Bayes is badly calibrated: the encoder would spend its training on what these few numbers correct.
+    """
+    examples, device = len(dataset.examples), ngrams.texts.device
+    logits, targets = list[Tensor](), list[Tensor]()
+    ngrams.cpu()
+    for batch in _batches(dataset, range(0, examples, max(examples // FITTED, 1))):
+        targets.append(batch["label"].values)
+        logits.append(ngrams(batch["text"], objective.own_labels(targets[-1])))
+    found, wanted = torch.cat(logits).double(), torch.cat(targets)
+    values = torch.cat([found.new_ones(1), found.new_zeros(found.size(1))]).requires_grad_()
+    solver = torch.optim.LBFGS([values], max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
+    first = values.detach().clone()
+
+    def loss() -> float:
+        solver.zero_grad()
+        with torch.enable_grad():
+            scores = values[0] * found + values[1:]
+            total = objective.loss(scores, wanted) / len(wanted) + PENALTY * ((values - first) ** 2).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+        return float(total.detach())
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    ngrams.to(device)
+    fitted = values.detach() if bool(values.isfinite().all()) and values[0] > 0 else first
+    return float(fitted[0]), fitted[1:]
+
+
+def word_tokens(tokenizer: Tokenizer, vocab: int) -> tuple[Tensor, Tensor]:
+    """The number of each token in words, and whether it joins the token before it and the one after it.
+
+    A token that begins with a letter or digit continues the word before it, if the tokenizer marks spaces. Pieces that
+    differ only in a space before them have the same number, and a space alone has -1. Tokens of other tokenizers are
+    words of their own.
+    """
+    pieces = tokenizer.pieces(range(tokenizer.size))
+    wordpiece = any(piece.startswith(CONTINUED) and len(piece) > len(CONTINUED) for piece in pieces)
+    spaced = any(piece[:1] in SPACES for piece in pieces if piece)
+    control = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unk, getattr(tokenizer, "mask", None)}
+    stems, joins, ids = torch.arange(vocab), torch.zeros(2, vocab, dtype=torch.bool), dict[str, int]()
+    for number, piece in enumerate(pieces):
+        stem = piece.lstrip(SPACES) if spaced else piece
+        stems[number] = ids.setdefault(stem, number) if stem else -1
+        if number in control or not piece:
+            continue
+        letters = BYTES.fullmatch(piece) is not None
+        inner = piece.startswith(CONTINUED) if wordpiece else spaced and (letters or piece[0].isalnum())
+        joins[0, number] = inner
+        joins[1, number] = letters or piece[-1].isalnum() or piece in SPACES
+    return stems, joins

@@ -21,6 +21,7 @@ from regard.parts import Inputs
 from regard.parts.ngrams import NGramCounts
 from regard.processors.targets import NumberProcessor
 from regard.processors.tokenizers import train_tokenizer
+from regard.tasks.ngram_start import word_tokens
 from regard.tasks.objectives import LabelObjective, MultiLabelObjective
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five"]
@@ -269,6 +270,44 @@ def test_ngrams_are_naive_bayes_and_leave_out_the_own_text():
     assert torch.allclose(part(Inputs("tokens", padded, valid)).detach(), logits, atol=1e-6)
     unseen = part(Inputs("tokens", torch.tensor([[9, 9]]))).detach()
     assert unseen.abs().max() < 1e-6  # both labels are equally frequent
+
+
+def test_words_and_pairs_of_words_are_ngrams():
+    """The rows of a text differ from those of another exactly by the words and pairs that it does not share."""
+    texts = ["unfilmable filmed, a filmable film", "a filmed filmable un film", "film films un able"]
+    settings = TokenizerConfig(vocab=270)
+    for kind in ("bpe", "wordpiece"):
+        tokenizer = train_tokenizer(settings.model_copy(update={"kind": kind}), texts * 3)
+        part = NGramCounts(tokenizer.size, 2, 2, 1 << 20, words=True)
+        part.set_words(*word_tokens(tokenizer, tokenizer.size))
+
+        def word_rows(*texts, tokenizer=tokenizer, part=part):
+            """The rows of the words of each text, and of their pairs."""
+            encoded = [row for row, _ in encode_rows(tokenizer, [(text,) for text in texts], 99)]
+            rows, valid = part.rows(pad_texts(encoded, tokenizer, 2))
+            return [
+                [set(a[i][b[i]].tolist()) for a, b in zip(rows[2:], valid[2:], strict=True)] for i in range(len(texts))
+            ]
+
+        (words, pairs), (more, others) = word_rows(
+            "ablefilm unfilmablefilm", "a b, unfilmablefilm ablefilm unfilmablefilm"
+        )
+        assert len(tokenizer.encode(["ablefilm"])[0]) > 1
+        assert len(words) == 4 and words < more  # two words, START and END; after a space or not
+        assert len(pairs) == 3 and len(pairs & others) == 2  # all but START and the first word
+        assert word_rows("ablefilm unfilmablefilm") == [[words, pairs]]  # padding changes nothing
+        assert word_rows("a")[0][0] == {tokenizer.start, *tokenizer.encode(["a"])[0], tokenizer.end}
+
+
+def test_tokens_of_a_tokenizer_without_spaces_are_words():
+    class Words:
+        size, pad, start, end, unk = 6, 0, 1, 2, 3
+
+        def pieces(self, ids):
+            return ["<pad>", "<s>", "</s>", "<unk>", "good", "film"]
+
+    stems, joins = word_tokens(Words(), 8)
+    assert stems.tolist() == list(range(8)) and not joins[0].any()
 
 
 def test_weights_are_those_of_torch():

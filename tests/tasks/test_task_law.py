@@ -294,7 +294,7 @@ def test_averaged_checkpoints_are_their_mean(case: tuple[str, Path]) -> None:
     regard.convert(run, average=2, out=out)
     one, two = (load_file(run / "checkpoints" / step / "model.safetensors") for step in ("step-1", "step-2"))
     for key, each in load_file(out / "model.safetensors").items():
-        torch.testing.assert_close(each, (one[key] + two[key]) / 2)
+        torch.testing.assert_close(each, ((one[key].float() + two[key].float()) / 2).to(each.dtype))
     texts = inputs_of(name)
     assert len(regard.load(out).predict(texts)) == len(texts)
 

@@ -1,0 +1,73 @@
+"""`python -m benchmarks.classify_defaults` on a few sentences: the sets, the programs, and that test is read on request."""
+
+import gzip
+import lzma
+
+import pytest
+
+from benchmarks import classify_defaults, label_sets
+from benchmarks.label_sets import Folders, available_sets
+
+SMALL = ["train.steps=2", "train.warmup=1", "train.tokens=200", "tokenizer.vocab=300"]
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Raw files of every set, in the formats of the public ones."""
+    for split in ("train", "dev", "test"):
+        with gzip.open(tmp_path / f"{split}.tsv.gz", "wt") as file:
+            file.writelines(f"{i % 2}\ta {'good' if i % 2 else 'bad'} film {split} {i}\n" for i in range(8))
+        with lzma.open(tmp_path / f"en_ewt-ud-{split}.conllu.xz", "wt") as file:
+            for i in range(8):
+                genre = "email" if i % 2 else "weblog"
+                file.write(f"# sent_id = {genre}-x-{i}\n# text = {genre} {split} {i}\n1\t{genre}\t_\n\n")
+    lines, captions = tmp_path / "lines", tmp_path / "captions"
+    lines.mkdir()
+    captions.mkdir()
+    for split, name in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")):
+        (lines / f"{split}.tsv").write_text("The same.\tDas Gleiche.\n" + f"one {split}\teins {split}\n")
+        for language in ("en", "de"):
+            (captions / f"{name}.{language}").write_text(f"THE same!\n{language} {split}\n")
+    return Folders(tmp_path, tmp_path, lines, captions)
+
+
+def test_sets(folders):
+    sets = {name: make() for name, make in available_sets(folders).items() if name != "dates"}
+    assert list(sets) == ["SST-2", "genre", "language"]
+    assert sets["SST-2"]["train"][1] == ("a good film train 1", "1")
+    assert sets["genre"]["dev"][:2] == [("weblog dev 0", "weblog"), ("email dev 1", "email")]
+    splits = sets["language"]
+    assert sorted(splits["dev"]) == [("de valid", "de"), ("eins valid", "de"), ("en valid", "en"), ("one valid", "en")]
+    assert ("The same.", "en") in splits["test"] and ("Das Gleiche.", "de") in splits["test"]
+    texts = [label_sets._folded(text) for rows in splits.values() for text, _ in rows]
+    assert len(texts) == len(set(texts))  # no sentence is in two splits
+    assert list(available_sets(Folders())) == ["dates"]
+
+
+def test_programs_are_measured_on_dev_and_test(folders, capsys):
+    pytest.importorskip("sklearn")
+    options = ["--sst2", str(folders.sst2), "--only", "SST-2", "--seeds", "1", "2"]
+    assert classify_defaults.main([*options, "--test", "--set", *SMALL]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert "dev" in head and "test" in head
+    assert [row.split("  ")[0] for row in rows] == [
+        "SST-2, TF-IDF, scikit-learn",
+        "SST-2, bag of words, regard",
+        "SST-2, regard train classify",
+    ]
+    assert rows[0].split()[3] == rows[1].split()[5] == "100.00"
+
+
+def test_test_data_are_read_on_request_only(folders, capsys):
+    options = ["--ewt", str(folders.ewt), "--only", "genre", "--programs", "tfidf"]
+    assert classify_defaults.main(options) == 0
+    assert "test" not in capsys.readouterr().out
+
+
+def test_mistakes(folders, capsys):
+    assert classify_defaults.main(["--only", "SST-2"]) == 2
+    assert "--only SST-2 needs the folder of its raw files" in capsys.readouterr().err
+    assert classify_defaults.main(["--set", "steps"]) == 2
+    assert "'steps' is not a setting; expected key=value" in capsys.readouterr().err
+    assert classify_defaults.main(["--sst2", str(folders.multi30k), "--only", "SST-2", "--programs", "tfidf"]) == 2
+    assert "has neither train.tsv nor train.tsv.gz" in capsys.readouterr().err
