@@ -1,5 +1,6 @@
 """Speech-Transformer (ICASSP 2018): filterbanks through two strided convolutions, then an encoder and a decoder.
 
+With `attention_2d`, the map of the convolutions attends over time and over frequency before the encoder.
 With `ctc.weight`, the encoder also predicts the tokens by CTC (1609.06773): training adds that loss, and beam search
 that score.
 """
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts.attention_2d import Attention2D
 from ..parts.frames import FrameConvolutions
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.positions import SinusoidPositions
@@ -38,6 +40,7 @@ class Config(Base):
     vocab: Count = 0  # 0: the tokenizer's size
     bins: Positive = 80  # of a frame
     channels: Positive = 32  # of the convolutions
+    attention_2d: Count = 0  # modules of 2-D attention after the convolutions; the paper has 2
     width: Positive = 256
     heads: Positive = 4
     layers: Positive = 12
@@ -79,7 +82,8 @@ class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.scale, self.ctc_weight, self.bins = c.width**0.5, c.ctc.weight, c.bins
-        self.front = FrameConvolutions(c.bins, c.channels, c.width)
+        maps = (Attention2D(c.channels) for _ in range(c.attention_2d))
+        self.front = FrameConvolutions(c.bins, c.channels, c.width, maps)
         self.target = nn.Embedding(c.vocab, c.width)
         self.dropout = Dropout(c.dropout)
         norm = partial(c.norm.build, c.width)

@@ -1,5 +1,7 @@
 """Frames of sound, of which convolutions leave every fourth or every second."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,10 +13,12 @@ class FrameConvolutions(nn.Module):
     Invalid frames are zero before each convolution, as the border is: padding changes nothing.
     """
 
-    def __init__(self, bins: int, channels: int, width: int) -> None:
+    def __init__(self, bins: int, channels: int, width: int, maps: Iterable[nn.Module] = ()) -> None:
+        """`maps` change the map (batch, channels, frames / 4, bins / 4) in turn, given which frames are valid."""
         super().__init__()
         self.first = nn.Conv2d(1, channels, 3, 2, padding=1)
         self.second = nn.Conv2d(channels, channels, 3, 2, padding=1)
+        self.maps = nn.ModuleList(maps)
         self.project = nn.Linear(channels * -(-bins // 4), width)
 
     def forward(self, frames: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -23,6 +27,8 @@ class FrameConvolutions(nn.Module):
         for convolution in (self.first, self.second):
             valid = None if valid is None else valid[:, ::2]
             x = mask_frames(torch.relu(convolution(x)), valid)
+        for change in self.maps:
+            x = change(x, valid)
         vectors: Tensor = self.project(x.transpose(1, 2).flatten(2))
         return vectors, valid
 

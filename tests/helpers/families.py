@@ -160,6 +160,7 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "joint": {},
         "decoder": {"ctc": {"weight": 0}, "prenorm": False, "positions": {"kind": "rotary"}, "decoder_layers": 1},
         "gated rms": {"feed": {"kind": "gated"}, "norm": {"kind": "rms"}, "positions": {"kind": "buckets"}},
+        "2-D": {"attention_2d": 2},
     },
     "whisper": {
         "paper": {},
