@@ -120,7 +120,6 @@ class TranslateDecode(Seq2SeqDecode):
     teacher: str = ""  # npd: the run that chooses among the samples
     iterations: Positive = 10  # mask-predict: how often tokens are predicted
     length_beam: Positive = 5  # mask-predict: lengths that are tried
-    predict_all: bool = False  # mask-predict: also the tokens that are not masked, if data.smart trained the run
     merge_repeats: bool = False  # all tokens at once: a token that follows itself is left out
 
     @model_validator(mode="after")

@@ -89,7 +89,6 @@ class PairData(PackedData):
     teacher_init: bool = False  # begin with the weights of the teacher that fit, by name and shape
     glancing: Share = 0.0  # target tokens shown in training, as a fraction of those that are wrong (2008.07905)
     rdrop: Annotated[float, Field(ge=0)] = 0.0  # Mask-Predict: weight of the R-Drop loss (2106.14448)
-    smart: bool = False  # Mask-Predict: the decoder reads its own predictions (2001.08785)
 
     @model_validator(mode="after")
     def _check_links(self) -> "PairData":

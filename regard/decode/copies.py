@@ -27,16 +27,17 @@ def expected(logprobs: Tensor) -> Tensor:
     return ((logprobs.double().exp() * classes).sum(-1) + 0.5 + TIE).floor().long()
 
 
-def likeliest_lengths(logits: Tensor, limits: Tensor, beam: int) -> Tensor:
-    """(rows, at most beam): the likeliest lengths from 1 to the limit of each row (rows,), best first.
+def likeliest_lengths(logits: Tensor, limits: Tensor, beam: int) -> tuple[Tensor, Tensor]:
+    """The likeliest lengths from 1 to the limit of each row (rows,), best first, and their log-probabilities.
 
-    A row with fewer possible lengths repeats its first.
+    Both are (rows, at most beam). A row with fewer possible lengths repeats its first.
     """
     classes = torch.arange(logits.size(1), device=logits.device)
     possible = (classes > 0) & (classes <= limits[:, None])
     scores = logits.float().log_softmax(-1).masked_fill(~possible, -torch.inf)
     best, found = scores.sort(dim=1, descending=True, stable=True)
-    return torch.where(best > -torch.inf, found, found[:, :1])[:, :beam]
+    known = best > -torch.inf
+    return torch.where(known, found, found[:, :1])[:, :beam], torch.where(known, best, best[:, :1])[:, :beam]
 
 
 class Copying(ABC):
@@ -114,7 +115,7 @@ class EvenCopying(Copying):
         """The likeliest lengths: a beam of them."""
         rows, samples = keys.shape
         longest = self.sizes.new_full((rows,), self.logprobs.size(1) - 1)
-        lengths = likeliest_lengths(self.logprobs, longest, samples)
+        lengths, _ = likeliest_lengths(self.logprobs, longest, samples)
         lengths = torch.cat([lengths, lengths[:, :1].expand(-1, samples - lengths.size(1))], 1)
         found = even_fertilities(lengths.flatten(), self.sizes.repeat_interleave(samples), self.width)
         return found.view(rows, samples, -1)

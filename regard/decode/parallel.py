@@ -142,27 +142,30 @@ def fill_in(
     mask: int,
     strategy: MaskPredict,
 ) -> Written:
-    """Targets of the likeliest lengths by Mask-Predict. Those of a row follow each other, by likelihood."""
+    """Targets of the likeliest lengths by Mask-Predict. Those of a row follow each other, by likelihood.
+
+    Their log-probabilities count those of the lengths: tokens alone would prefer lengths that the model finds unlikely.
+    """
     values, valid = source
     beam = strategy.length_beam
 
     def choose(values: Tensor, valid: Tensor, limits: Tensor) -> Tensors:
         encoded = model.encode(source_inputs(values, valid))
-        return encoded.states, likeliest_lengths(model.length_logits(encoded), limits, beam)
+        return encoded.states, *likeliest_lengths(model.length_logits(encoded), limits, beam)
 
-    states, lengths = call_fixed(as_module(model), ("lengths", beam), choose, values, valid, limits)
+    states, lengths, priors = call_fixed(as_module(model), ("lengths", beam), choose, values, valid, limits)
     times, flat = lengths.size(1), lengths.flatten()
     width = bucket(int(flat.max()), values.device)
 
     def write(values: Tensor, valid: Tensor, states: Tensor, lengths: Tensor, hidden: Tensor) -> Tensors:
         rows = torch.arange(len(states), device=states.device).repeat_interleave(times)
         encoded = Encoded(states, source_inputs(values, valid).valid).select(rows)
-        tokens, logprobs = mask_predict(model, encoded, lengths, mask, hidden, width, strategy)
+        tokens, logprobs = mask_predict(model, encoded, lengths, mask, hidden, width, strategy.iterations)
         return tokens, logprobs.double().sum(1)
 
-    name = "fill in", width, times, strategy, mask
+    name = "fill in", width, times, strategy.iterations, mask
     tokens, logprobs = call_fixed(as_module(model), name, write, values, valid, states, flat, hidden)
-    return Written(tokens, flat, logprobs)
+    return Written(tokens, flat, logprobs + priors.flatten())
 
 
 def mask_predict(
@@ -172,14 +175,13 @@ def mask_predict(
     mask: int,
     hidden: Tensor,
     width: int,
-    strategy: MaskPredict,
+    iterations: int,
 ) -> Tensors:
     """Tokens of targets of these lengths (rows,), and their log-probabilities, both (rows, width).
 
     All tokens are predicted together. Then, in every iteration, a linearly falling number of the least likely ones is
-    masked and predicted again; or all of them are, given those that are not masked.
+    masked and predicted again.
     """
-    iterations = strategy.iterations
     valid = torch.arange(width, device=lengths.device) < lengths[:, None]
     tokens, logprobs = torch.full_like(valid, mask, dtype=torch.long), torch.zeros_like(valid, dtype=torch.float)
     again = valid
@@ -190,10 +192,9 @@ def mask_predict(
             again = (rank < count[:, None]) & valid
             if lengths.device.type == "cpu" and not again.any():
                 break
-        changed = again.any(1, keepdim=True) & valid if strategy.predict_all else again
         given = Inputs("tokens", tokens.masked_fill(again, mask), valid)
-        new, found = best_tokens(model, given, encoded, hidden, changed)
-        tokens, logprobs = torch.where(changed, new, tokens), torch.where(changed, found, logprobs)
+        new, found = best_tokens(model, given, encoded, hidden, again)
+        tokens, logprobs = torch.where(again, new, tokens), torch.where(again, found, logprobs)
     return tokens, logprobs.masked_fill(~valid, 0.0)
 
 

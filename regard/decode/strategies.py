@@ -88,13 +88,11 @@ class NoisyParallel:
 class MaskPredict:
     """All tokens at once, `iterations` times: the least likely ones are masked and predicted again (1904.09324).
 
-    The best of the `length_beam` likeliest lengths is kept. With `predict_all`, every iteration predicts all tokens,
-    also those that are not masked (2001.08785).
+    The best of the `length_beam` likeliest lengths is kept; the score counts the log-probability of the length.
     """
 
     iterations: int = 10
     length_beam: int = 5
-    predict_all: bool = False
     merge_repeats: bool = False
     length_penalty: float = 1.0
     kind: Literal["mask-predict"] = "mask-predict"
@@ -182,10 +180,6 @@ class ParallelSettings(Protocol):
         """The rounds of masking and predicting."""
 
     @property
-    def predict_all(self) -> bool:
-        """Whether each round also predicts tokens that are not masked."""
-
-    @property
     def length_beam(self) -> int:
         """The lengths that are tried."""
 
@@ -209,4 +203,4 @@ def parallel_strategy_from(decode: ParallelSettings) -> ParallelStrategy:
         case "npd":
             return NoisyParallel(decode.teacher, decode.samples, decode.seed, *shared)
         case _:
-            return MaskPredict(decode.iterations, decode.length_beam, decode.predict_all, *shared)
+            return MaskPredict(decode.iterations, decode.length_beam, *shared)

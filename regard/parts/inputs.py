@@ -25,6 +25,7 @@ class Inputs:
     token_types: Tensor | None = None  # (batch, tokens): 1 in the second text of a pair
     global_positions: Tensor | None = None  # (batch, most): see Mask
     scaling: Tensor | None = None  # (3, channels): 255, mean and deviation. `values` are bytes, which `to` normalizes
+    ancestry: Tensor | None = None  # (batch, tokens, tokens) bool: what leads to each token of a tree, and itself
 
     def mask(self) -> Mask:
         """What a query may attend to."""
@@ -33,6 +34,7 @@ class Inputs:
             key_valid=self.valid,
             segments=self.segments,
             global_positions=self.global_positions,
+            beam_ancestry=self.ancestry,
         )
 
     def __len__(self) -> int:

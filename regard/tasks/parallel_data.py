@@ -105,10 +105,7 @@ class FertilityDataset(CopyDataset):
 
 
 class InfillDataset(PairDataset):
-    """Pairs in which a random number of target tokens, from one to all, are masked: PAD stands for them.
-
-    The masked tokens are learned; with data.smart all of them.
-    """
+    """Pairs in which a random number of target tokens, from one to all, are masked: PAD stands for them."""
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for source, target in super().encode(indices):
@@ -124,16 +121,15 @@ class InfillDataset(PairDataset):
         ]
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        pad, smart = self.target.pad, getattr(self.data, "smart", False)
-        learned = [np.ones_like(hidden) if smart else hidden for _, _, hidden in items]
+        pad = self.target.pad
         masked = pad_target([np.where(hidden, pad, target) for _, target, hidden in items], pad)
         fields = {
             "source": pad_tokens([source for source, _, _ in items], self.source.pad),
             "target": masked,
-            "labels": flat_labels([target for _, target, _ in items], masked.values.size(1), learned),
+            "labels": flat_labels([y for _, y, _ in items], masked.values.size(1), [hidden for _, _, hidden in items]),
             "length": Inputs("labels", torch.tensor([len(target) for _, target, _ in items])),
         }
-        return Batch(fields, sum(int(each.sum()) for each in learned), counts={"length": len(items)})
+        return Batch(fields, sum(int(hidden.sum()) for _, _, hidden in items), counts={"length": len(items)})
 
 
 def pad_target(rows: Sequence[Ids], padding: int) -> Inputs:

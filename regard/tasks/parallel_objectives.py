@@ -1,6 +1,6 @@
 """The objectives of models that write all tokens at once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -154,21 +154,17 @@ class TaughtFertilityObjective(FertilityObjective):
 class InfillObjective(Objective):
     """Summed over the masked tokens; and over the lengths of the targets.
 
-    R-Drop (2106.14448) averages two passes and adds their divergence, `rdrop` times. With `smart` (2001.08785), the
-    decoder reads its own predictions, masked again, and all tokens are learned: it can correct what it has written.
+    R-Drop (2106.14448) averages two passes and adds their divergence, `rdrop` times.
     """
 
-    def __init__(self, model: nn.Module, smoothing: float, mask: int, rdrop: float = 0.0, smart: bool = False) -> None:
-        """`mask` is the token that stands for masked ones."""
+    def __init__(self, model: nn.Module, smoothing: float, rdrop: float = 0.0) -> None:
         super().__init__()
-        self.model, self.smoothing, self.mask, self.rdrop, self.smart = model, smoothing, mask, rdrop, smart
+        self.model, self.smoothing, self.rdrop = model, smoothing, rdrop
 
     def forward(self, batch: Batch) -> LossSum:
         model, target, labels = cast(InfillModel, self.model), batch["target"], batch["labels"]
         assert labels.positions is not None
         encoded = [model.encode(batch["source"]) for _ in range(2 if self.rdrop else 1)]
-        if self.smart:
-            target = self.own_target(target, encoded[0])
         states = (model.decode(target, each).flatten(0, 1)[labels.positions] for each in encoded)
         logits = [model.logits(each) for each in states]
         losses = [smoothed_cross_entropy(each, labels.values, smoothing=self.smoothing) for each in logits]
@@ -180,20 +176,6 @@ class InfillObjective(Objective):
             for each in encoded
         ]
         return LossSum(loss, {"length": torch.stack(lengths).mean()})
-
-    def own_target(self, target: Inputs, encoded: Encoded) -> Inputs:
-        """The model's prediction of all tokens of a masked target, with a random number of them masked, at least one.
-
-        The pass keeps its gradients for the reason that `FertilityObjective.glance` gives.
-        """
-        model = cast(InfillModel, self.model)
-        assert target.valid is not None
-        logits = model.logits(model.decode(target, encoded)).detach()
-        logits[..., self.mask] = -torch.inf  # never written
-        written = logits.argmax(-1)
-        size = target.valid.sum(1, keepdim=True)
-        count = 1 + (torch.rand(size.shape, device=size.device) * size).long()
-        return replace(target, values=written.masked_fill(random_places(target.valid, count), self.mask))
 
 
 def random_places(valid: Tensor, count: Tensor) -> Tensor:

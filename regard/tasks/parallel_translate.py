@@ -286,11 +286,10 @@ class FertilityJob(TranslateJob):
 class InfillJob(TranslateJob):
     """Pairs with masked target tokens."""
 
-    own_settings = ("rdrop", "smart")
+    own_settings = ("rdrop",)
 
     def make_objective(self) -> Objective:
-        own, data = self.predictor, self.run.data
-        return InfillObjective(own.module, self.run.train.smoothing, own.target.pad, data.rdrop, data.smart)
+        return InfillObjective(self.predictor.module, self.run.train.smoothing, self.run.data.rdrop)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run

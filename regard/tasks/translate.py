@@ -209,7 +209,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
 
 # Validation decodes greedily, whatever decode.* the run has.
 VALIDATION_DECODE = dict(TranslatePredictor.validation_decode)
-PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop", "smart")  # data.* of some families
+PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop")  # data.* of some families
 TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
 
@@ -241,9 +241,8 @@ class TranslateJob(TrainingJob):
     def _refuse_unused_settings(self) -> None:
         for name in [each for each in PARALLEL_SETTINGS if each not in self.own_settings]:
             if value := getattr(self.run.data, name, None):
-                shown = str(value).lower() if value is True else value
                 family = self.run.model.family
-                raise UserError(f"data.{name} is {shown}, but model.family={family} does not use it; leave it out")
+                raise UserError(f"data.{name} is {value}, but model.family={family} does not use it; leave it out")
 
     def make_objective(self) -> Objective:
         """The loss of the task."""

@@ -190,9 +190,7 @@ def test_fertility_decoding_is_batch_invariant(nat: Path, decode: dict[str, Any]
     assert len(alone_equals_together(nat, **decode)) == 4
 
 
-@pytest.mark.parametrize(
-    "decode", [{}, {"iterations": 1}, {"length_beam": 1, "iterations": 4}, {"predict_all": True}], ids=str
-)
+@pytest.mark.parametrize("decode", [{}, {"iterations": 1}, {"length_beam": 1, "iterations": 4}], ids=str)
 def test_mask_predict_is_batch_invariant(cmlm: Path, decode: dict[str, Any]) -> None:
     assert all(alone_equals_together(cmlm, **decode))
 
@@ -241,7 +239,7 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
     encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
     lengths = torch.tensor([3, 7])
     twice = Encoded(encoded.states.repeat_interleave(2, 0), None)
-    tokens, logprobs = parallel.mask_predict(model, twice, lengths, pad, predictor.hidden, 7, MaskPredict(iterations))
+    tokens, logprobs = parallel.mask_predict(model, twice, lengths, pad, predictor.hidden, 7, iterations)
     for row, length in enumerate(lengths.tolist()):
         own, scores = [pad] * length, [0.0] * length
         for iteration in range(iterations):
@@ -260,7 +258,28 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
 
 def test_lengths_are_within_their_limit() -> None:
     logits = torch.tensor([[9.0, 1.0, 3.0, 2.0, 8.0], [0.0, 1.0, 2.0, 3.0, 4.0]])
-    assert likeliest_lengths(logits, torch.tensor([3, 1]), 3).tolist() == [[2, 3, 1], [1, 1, 1]]
+    lengths, logprobs = likeliest_lengths(logits, torch.tensor([3, 1]), 3)
+    assert lengths.tolist() == [[2, 3, 1], [1, 1, 1]]
+    assert torch.allclose(logprobs, logits.log_softmax(-1).gather(1, lengths))
+
+
+@torch.no_grad()
+def test_scores_of_mask_predict_count_the_length(cmlm: Path) -> None:
+    """Among several lengths, an unlikely one needs likelier tokens."""
+    predictor = regard.load(cmlm)
+    model, ids = predictor.model, [*predictor.source.encode([TEXTS[0]])[0], predictor.source.end]
+    source, limits = Inputs("tokens", torch.tensor([ids])), torch.tensor([20])
+    valid = torch.ones_like(source.values, dtype=torch.bool)
+    given = predictor.hidden, predictor.target.pad, MaskPredict(3, 4)
+    found = parallel.fill_in(model, (source.values, valid), limits, *given)
+    encoded = model.encode(source)
+    lengths, priors = likeliest_lengths(model.length_logits(encoded), limits, 4)
+    assert found.lengths.tolist() == lengths[0].tolist() and len(set(lengths[0].tolist())) == 4
+    for row, length in enumerate(found.lengths):
+        own = parallel.mask_predict(
+            model, encoded, length[None], predictor.target.pad, predictor.hidden, int(length), 3
+        )
+        assert float(found.logprobs[row]) == pytest.approx(float(own[1].sum() + priors[0, row]), abs=1e-4)
 
 
 def test_repeated_tokens_are_merged() -> None:

@@ -1,4 +1,4 @@
-"""The objectives of families that write all tokens at once: fine-tuning by a teacher, R-Drop and SMART."""
+"""The objectives of families that write all tokens at once: fine-tuning by a teacher, and R-Drop."""
 
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,7 @@ from helpers import small
 import regard
 from regard.config.run import resolve
 from regard.data.collate import pad_tokens
-from regard.decode import parallel
 from regard.decode.copies import TokenCopying, limit_fertilities
-from regard.decode.strategies import MaskPredict
 from regard.errors import UserError
 from regard.parts import Inputs
 from regard.tasks import prepare
@@ -211,7 +209,7 @@ def test_random_places() -> None:
 def test_rdrop_adds_the_divergence_of_two_passes(tmp_path: Path) -> None:
     job = job_of(tmp_path, CMLM, rdrop=2.0)
     assert isinstance(job.objective, InfillObjective) and job.objective.rdrop == 2.0
-    batch, plain = first_batch(job), InfillObjective(job.objective.model, job.run.train.smoothing, 0)
+    batch, plain = first_batch(job), InfillObjective(job.objective.model, job.run.train.smoothing)
     job.objective.eval()  # without dropout, both passes agree
     assert job.objective(batch).sum.item() == pytest.approx(plain(batch).sum.item(), rel=1e-5)
     job.objective.train()
@@ -223,55 +221,5 @@ def test_rdrop_adds_the_divergence_of_two_passes(tmp_path: Path) -> None:
     torch.manual_seed(1)
     none = job.objective(batch).sum.item()
     assert found > none + 0.1
-    for settings, words in (({"rdrop": 1.0}, "data.rdrop is 1.0"), ({"smart": True}, "data.smart is true")):
-        with pytest.raises(UserError, match=f"{words}, but model.family=nat does not use it; leave it out"):
-            job_of(tmp_path, NAT, **settings)
-
-
-def test_smart_reads_own_predictions_and_learns_all_tokens(tmp_path: Path) -> None:
-    job = job_of(tmp_path, CMLM, smart=True)
-    batch = first_batch(job)
-    target, labels = batch["target"], batch["labels"]
-    assert batch.count == len(labels.values) == int(target.valid.sum())
-    job.objective.eval()
-    with torch.no_grad():
-        encoded = job.objective.model.encode(batch["source"])
-        logits = job.objective.model.logits(job.objective.model.decode(target, encoded))
-        pad = job.predictor.target.pad
-        logits[..., pad] = -torch.inf
-        written = logits.argmax(-1)
-        torch.manual_seed(1)
-        own = job.objective.own_target(target, encoded)
-        masked = (own.values == pad) & target.valid
-        assert torch.equal(own.values[~masked & target.valid], written[~masked & target.valid])
-        assert masked.any(1).all() and own.valid is target.valid
-        torch.manual_seed(1)
-        found = job.objective(batch).sum.item()
-        logits = job.objective.model.logits(job.objective.model.decode(own, encoded)).flatten(0, 1)[labels.positions]
-        wanted = torch.nn.functional.cross_entropy(
-            logits, labels.values, reduction="sum", label_smoothing=job.run.train.smoothing
-        )
-    assert found == pytest.approx(wanted.item(), rel=1e-4)
-
-
-def test_predict_all_replaces_tokens_that_are_not_masked(tmp_path: Path) -> None:
-    """Equal to a plain loop in which every iteration keeps nothing of the tokens but what the decoder reads."""
-    predictor = job_of(tmp_path, CMLM, smart=True).predictor
-    model, pad, iterations, length = predictor.model, predictor.target.pad, 4, 6
-    model.eval()
-    ids = [*predictor.source.encode([TEXTS[0]])[0], predictor.source.end]
-    with torch.no_grad():
-        encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
-        strategy = MaskPredict(iterations, predict_all=True)
-        lengths = torch.tensor([length])
-        tokens, logprobs = parallel.mask_predict(model, encoded, lengths, pad, predictor.hidden, length, strategy)
-        own, scores = torch.full((1, length), pad), torch.zeros(length)
-        for iteration in range(iterations):
-            count = length * (iterations - iteration) // iterations
-            own[0, scores.argsort(stable=True)[:count]] = pad
-            found = model.logits(model.decode(Inputs("tokens", own), encoded))[0].log_softmax(-1)
-            found[:, predictor.hidden] = -torch.inf
-            scores, best = found.max(-1)
-            own = best[None].clone()
-    assert tokens.tolist() == own.tolist() and logprobs[0].tolist() == pytest.approx(scores.tolist(), abs=1e-4)
-    assert predictor.predict(TEXTS[0], predict_all=True) is not None
+    with pytest.raises(UserError, match="data.rdrop is 1.0, but model.family=nat does not use it; leave it out"):
+        job_of(tmp_path, NAT, rdrop=1.0)
