@@ -26,6 +26,7 @@ class ImageEncoder(Base):
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, as in ViT
     width: Positive = 768
     heads: Positive = 12
     layers: Positive = 12

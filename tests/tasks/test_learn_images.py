@@ -75,6 +75,26 @@ def test_captions_at_full_size(tmp_path):
 
 
 @pytest.mark.learn
+def test_unseen_combinations(tmp_path):
+    """Zero-shot labels of combinations that training never has, with half of the training of the recipe."""
+    metrics = train("zero-shot", tmp_path / "run", train__steps=300, train__eval_every=300)
+    shown = f"accuracy {metrics['accuracy']:.4f} among 96 labels, {metrics['item_to_text_r1']:.4f} among the 12 unseen"
+    print(f"unseen combinations, 300 steps: {metrics['seconds']:.0f} s, {shown}")
+    assert metrics["accuracy"] >= 0.5
+    assert metrics["seconds"] < 240
+
+
+@pytest.mark.learn_full
+def test_unseen_combinations_at_full_size(tmp_path):
+    """At least 80 % of the scenes of unseen combinations, among the labels of all combinations."""
+    metrics = train("zero-shot", tmp_path / "run")
+    shown = f"accuracy {metrics['accuracy']:.4f} among 96 labels, {metrics['item_to_text_r1']:.4f} among the 12 unseen"
+    print(f"unseen combinations: {metrics['seconds']:.0f} s, {shown}")
+    assert metrics["accuracy"] >= 0.8
+    assert metrics["seconds"] < 600
+
+
+@pytest.mark.learn
 def test_texts_of_scenes(tmp_path):
     """A short training on scenes of one shape: which of 24 texts belongs to an image."""
     settings = {
