@@ -15,8 +15,8 @@ from .positions import GridPositions
 class PatchEmbedding(nn.Module):
     """A vector for every square patch, row by row: (batch, channels, height, width) -> (batch, width, rows, columns).
 
-    An image whose sides are not whole patches gets a black border at the right and the bottom. `stem` has the channels of
-    convolutions before the linear map, each of which halves the sides (2106.14881): patches then know their borders.
+    An image whose sides are not whole patches gets a black border at the right and the bottom. `stem` has the channels
+    of convolutions before the linear map, each of which halves the sides (2106.14881).
     """
 
     def __init__(self, channels: int, width: int, patch: int, bias: bool = True, stem: Sequence[int] = ()) -> None:

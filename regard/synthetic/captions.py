@@ -74,7 +74,7 @@ class Arrangement(NamedTuple):
 
 @dataclass(frozen=True)
 class SceneSettings:
-    """What scenes show. Combinations in `unseen` are in the test split alone, those in `unseen_valid` in valid alone."""
+    """What scenes show. The combinations in `unseen` are in test alone, those in `unseen_valid` in valid alone."""
 
     most: int = MOST  # shapes of a scene
     combinations: tuple[Combination, ...] = COMBINATIONS
@@ -125,9 +125,7 @@ class CaptionedScenes(Examples):
         return random_arrangement(rng, self.most, self.allowed, self.unnamed)
 
 
-def make_captions(
-    examples: int, most: int = MOST, settings: SceneSettings | None = None
-) -> dict[str, CaptionedScenes]:
+def make_captions(examples: int, most: int = MOST, settings: SceneSettings | None = None) -> dict[str, CaptionedScenes]:
     """Train, valid and test: different scenes of up to `most` shapes, or as `settings` say."""
     settings = settings or SceneSettings(most)
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}

@@ -206,7 +206,5 @@ def parse_combination(text: str, key: str, combinations: Collection[Combination]
     color, _, shape = text.strip().partition(" ")
     if (color, shape) not in combinations:
         colors, shapes = ({each[place]: 0 for each in combinations} for place in (0, 1))
-        raise UserError(
-            f"{key} has {text!r}; expected a color ({', '.join(colors)}) and a shape ({', '.join(shapes)})"
-        )
+        raise UserError(f"{key} has {text!r}; expected a color ({', '.join(colors)}) and a shape ({', '.join(shapes)})")
     return color, shape

@@ -173,7 +173,9 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 MEDIA_VARIANTS["clip"] = {
     "image": {},
-    "mean": {"source": {"kind": "image", "image": 32, "patch": 4, "stem": [8], **NARROW, "pool": "mean", "norm": "rms"}},
+    "mean": {
+        "source": {"kind": "image", "image": 32, "patch": 4, "stem": [8], **NARROW, "pool": "mean", "norm": "rms"}
+    },
     "audio": {},
     "text": {},
     "bidirectional": {"text": {**NARROW, "causal": False, "pool": "mean", "positions": "rotary", "feed": "gated"}},
