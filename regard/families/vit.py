@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
-from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, zeros
+from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
 from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images
 from ..parts.pooling import pool
 from .spec import ModelSpec
@@ -161,6 +161,7 @@ INITIAL: dict[str, Rule] = {
     r".*bias": zeros,
     r"classes\.weight": zeros,
     r"(first|positions\.table)": normal(0.02),
+    r"patches\.stem\..*\.weight": fan_in_relu,  # positions are added without a norm: patches must not be smaller
     r"patches\..*\.weight": fan_in,
     r".*\.weight": glorot,
 }
