@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator
 
 from .audio import RecordingTable
-from .types import Base, Count, Positive, Strings, as_strings
+from .types import Base, Count, Positive, Share, Strings, as_strings
 from .vision import NamedImages
 
 SLOT = "{}"  # the place of the label in a template
@@ -19,7 +19,11 @@ class ContrastiveData(NamedImages, RecordingTable):
     crop: Annotated[float, Field(gt=0, le=1)] = 0.9  # the smallest share of an image that training crops; 1: no crop
     flip: bool = False  # mirror half of the images; a text such as "left of" would no longer fit
     max_shapes: Annotated[int, Field(ge=1, le=3)] = 3  # of an embedded scene
+    colors: Annotated[int, Field(ge=2, le=12)] = 6  # of embedded scenes
+    shape_types: Annotated[int, Field(ge=2, le=8)] = 4  # of embedded scenes: circle, square …
+    unnamed: Share = 0.0  # share of embedded training shapes in a color without a name; texts name the shape alone
     unseen: Strings = ()  # such as "red circle": combinations that only the embedded test data have
+    unseen_valid: Strings = ()  # combinations that only the embedded validation data have
     locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of embedded pairs of texts
     examples: Positive = 20000  # embedded training pairs
 

@@ -26,6 +26,7 @@ class ImageEncoder(Base):
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, as in ViT
     width: Positive = 768
     heads: Positive = 12
     layers: Positive = 12
@@ -75,13 +76,13 @@ class Config(Base):
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "width": 64, "heads": 2, "layers": 2, "inner": 128, "positions": {"kind": "learned", "tokens": 128},
-        "encoder": {"image": 32, "patch": 4, "width": 64, "heads": 2, "layers": 2, "inner": 128},
+        "encoder": {"image": 32, "patch": 4, "stem": [], "width": 64, "heads": 2, "layers": 2, "inner": 128},
     },
     "small": {
         "width": 384, "heads": 6, "layers": 6, "inner": 1536, "positions": {"kind": "learned", "tokens": 256},
-        "encoder": {"image": 224, "patch": 16, "width": 384, "heads": 6, "layers": 12, "inner": 1536},
+        "encoder": {"image": 224, "patch": 16, "stem": [], "width": 384, "heads": 6, "layers": 12, "inner": 1536},
     },
-    "base": {},
+    "base": {"encoder": {"image": 224, "patch": 16, "stem": []}},
 }  # fmt: skip
 SPEC = ModelSpec(
     frozenset({"pixels"}),

@@ -46,14 +46,14 @@ class Config(Base):
 def vision(patch: int, width: int, heads: int, layers: int) -> dict[str, Any]:
     """The settings of an image tower that reads 224 pixels, as CLIP was published."""
     shape = {"width": width, "heads": heads, "layers": layers, "inner": 4 * width}
-    return {"kind": "image", "image": 224, "patch": patch, **shape}
+    return {"kind": "image", "image": 224, "patch": patch, "stem": [], **shape}
 
 
 TEXT_BASE = {"width": 512, "heads": 8, "layers": 12, "inner": 2048}
 TEXT_LARGE = {"width": 768, "heads": 12, "layers": 12, "inner": 3072}
 SMALL = {"width": 64, "heads": 2, "layers": 2, "inner": 128}
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"width": 64, "source": {"kind": "image", "image": 32, "patch": 4, **SMALL}, "text": SMALL},
+    "tiny": {"width": 64, "source": {"kind": "image", "image": 32, "patch": 4, "stem": [], **SMALL}, "text": SMALL},
     "B/32": {"width": 512, "source": vision(32, 768, 12, 12), "text": TEXT_BASE},
     "B/16": {"width": 512, "source": vision(16, 768, 12, 12), "text": TEXT_BASE},
     "L/14": {"width": 768, "source": vision(14, 1024, 16, 24), "text": TEXT_LARGE},

@@ -12,7 +12,7 @@ from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slot
 from ..parts.attention import fuse_projections
 from ..parts.frames import FrameConvolutions
 from ..parts.inputs import Modality
-from ..parts.patches import LearnedGrid, PatchEmbedding, random_images
+from ..parts.patches import LearnedGrid, PatchEmbedding, check_stem, random_images
 from ..parts.pooling import pool
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -55,6 +55,7 @@ class ImageTowerConfig(TowerConfig):
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
     pool: Literal["first", "mean"] = "first"  # first: a class token
 
     @model_validator(mode="after")
@@ -65,6 +66,7 @@ class ImageTowerConfig(TowerConfig):
                 f"images of {self.image} pixels do not divide into patches of {self.patch}; use "
                 f"{' or '.join(str(side) for side in near if side)} (model.source.image)"
             )
+        check_stem(self.stem, self.patch)
         return self
 
 
@@ -151,7 +153,7 @@ class ImageTower(Tower):
     def __init__(self, c: ImageTowerConfig) -> None:
         super().__init__()
         self.pooling, self.image = c.pool, c.image
-        self.patches = PatchEmbedding(c.channels, c.width, c.patch, bias=False)
+        self.patches = PatchEmbedding(c.channels, c.width, c.patch, bias=False, stem=c.stem)
         self.first = nn.Parameter(torch.zeros(c.width)) if c.pool == "first" else None  # the class token
         self.positions = LearnedGrid(c.image // c.patch, c.width, int(self.first is not None))
         self.norm, self.dropout = c.norm.build(c.width), Dropout(c.dropout)
@@ -159,7 +161,7 @@ class ImageTower(Tower):
         fuse_projections(self.encoder)  # all patches are read at once
 
     def encode(self, inputs: Inputs) -> Encoded:
-        grid, valid = self.patches(inputs.values), self.patches.valid(inputs.valid)
+        grid, valid = self.patches(inputs.values, inputs.valid), self.patches.valid(inputs.valid)
         x = grid.flatten(2).transpose(1, 2)
         x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
         valid = None if valid is None else valid.flatten(1)
@@ -171,7 +173,7 @@ class ImageTower(Tower):
         return Encoded(states, valid)
 
     def random_inputs(self, rows: int) -> Inputs:
-        return random_images(rows, self.patches.project.weight, self.image)
+        return random_images(rows, self.patches.first_weight, self.image)
 
 
 class SoundTower(Tower):

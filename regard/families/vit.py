@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
-from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, zeros
-from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, random_images
+from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
+from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images
 from ..parts.pooling import pool
 from .spec import ModelSpec
 
@@ -31,6 +31,7 @@ class Config(Base):
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
     width: Positive = 384
     heads: Positive = 6
     layers: Positive = 12
@@ -57,6 +58,7 @@ class Config(Base):
                 f"images of {self.image} pixels do not divide into patches of {self.patch}; use "
                 f"{' or '.join(str(side) for side in near if side)} (model.image)"
             )
+        check_stem(self.stem, self.patch)
         if self.positions == "sinusoid" and self.width % 4:
             raise ValueError(f"sinusoidal positions of a grid need a width that 4 divides, not {self.width}")
         return self
@@ -88,7 +90,7 @@ class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.pooling, self.image = c.pool, c.image
-        self.patches = PatchEmbedding(c.channels, c.width, c.patch)
+        self.patches = PatchEmbedding(c.channels, c.width, c.patch, stem=c.stem)
         self.first = nn.Parameter(torch.zeros(1, 1, c.width)) if c.pool == "first" else None  # the class token
         learned = c.positions == "learned"
         before = int(self.first is not None)
@@ -121,14 +123,14 @@ class Model(nn.Module):
 
     def random_inputs(self, rows: int) -> list[Inputs]:
         """Images of noise, to probe the model with."""
-        return [random_images(rows, self.patches.project.weight, self.image)]
+        return [random_images(rows, self.patches.first_weight, self.image)]
 
     def patch_grid(self, height: int, width: int) -> tuple[int, int]:
         """The rows and columns of patches of an image."""
         return -(-height // self.patches.patch), -(-width // self.patches.patch)
 
     def encode(self, image: Inputs) -> Encoded:
-        grid, valid = self.patches(image.values), self.patches.valid(image.valid)
+        grid, valid = self.patches(image.values, image.valid), self.patches.valid(image.valid)
         x = grid.flatten(2).transpose(1, 2)
         x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
         valid = None if valid is None else valid.flatten(1)
@@ -159,6 +161,7 @@ INITIAL: dict[str, Rule] = {
     r".*bias": zeros,
     r"classes\.weight": zeros,
     r"(first|positions\.table)": normal(0.02),
+    r"patches\.stem\..*\.weight": fan_in_relu,  # positions are added without a norm: patches must not be smaller
     r"patches\..*\.weight": fan_in,
     r".*\.weight": glorot,
 }

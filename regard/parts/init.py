@@ -24,6 +24,11 @@ def fan_in(tensor: Tensor) -> Tensor:
     return init.kaiming_normal_(tensor, nonlinearity="linear")
 
 
+def fan_in_relu(tensor: Tensor) -> Tensor:
+    """As `fan_in`, for maps before a ReLU, which halves the variance (1502.01852)."""
+    return init.kaiming_normal_(tensor, nonlinearity="relu")
+
+
 def zeros(tensor: Tensor) -> Tensor:
     """Set all values to 0."""
     return init.zeros_(tensor)

@@ -1,6 +1,8 @@
 """Images as sequences: a linear map of square patches, and positions of the grid they form."""
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -13,24 +15,60 @@ from .positions import GridPositions
 class PatchEmbedding(nn.Module):
     """A vector for every square patch, row by row: (batch, channels, height, width) -> (batch, width, rows, columns).
 
-    An image whose sides are not whole patches gets a black border at the right and the bottom.
+    An image whose sides are not whole patches gets a black border at the right and the bottom. `stem` has the channels
+    of convolutions before the linear map, each of which halves the sides (2106.14881).
     """
 
-    def __init__(self, channels: int, width: int, patch: int, bias: bool = True) -> None:
+    def __init__(self, channels: int, width: int, patch: int, bias: bool = True, stem: Sequence[int] = ()) -> None:
         super().__init__()
-        self.patch, self.project = patch, nn.Conv2d(channels, width, patch, patch, bias=bias)
+        self.patch, sizes, rest = patch, (channels, *stem), patch >> len(stem)
+        self.stem = nn.ModuleList(nn.Conv2d(one, other, 3, 2, padding=1) for one, other in pairwise(sizes))
+        self.project = nn.Conv2d(sizes[-1], width, rest, rest, bias=bias)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    @property
+    def first_weight(self) -> Tensor:
+        """The weight that reads the pixels."""
+        convolution = self.stem[0] if len(self.stem) else self.project
+        assert isinstance(convolution, nn.Conv2d)
+        return convolution.weight
+
+    def forward(self, pixels: Tensor, valid: Tensor | None = None) -> Tensor:
+        """`valid` (batch, height, width) are the pixels of the images; only a stem needs to know them."""
         pixels = pixels.to(self.project.weight.dtype)
         right, bottom = (-pixels.size(side) % self.patch for side in (3, 2))
-        out: Tensor = self.project(F.pad(pixels, (0, right, 0, bottom)) if right or bottom else pixels)
+        if right or bottom:
+            if self.stem and valid is None:
+                valid = pixels.new_ones(len(pixels), *pixels.shape[2:])
+            pixels = F.pad(pixels, (0, right, 0, bottom))
+            valid = None if valid is None else F.pad(valid.to(pixels.dtype), (0, right, 0, bottom))
+        out: Tensor = self.project(self._convolve(pixels, valid) if self.stem else pixels)
         return out
+
+    def _convolve(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Invalid places are zero before each convolution, as the border is: padding changes nothing."""
+        places = None if valid is None else valid.to(x.dtype)[:, None]
+        x = x if places is None else x * places
+        for convolution in self.stem:
+            x = torch.relu(convolution(x))
+            if places is not None:
+                places = F.max_pool2d(places, 2)
+                x = x * places
+        return x
 
     def valid(self, pixels: Tensor | None) -> Tensor | None:
         """The patches (batch, rows, columns) with a valid pixel."""
         if pixels is None:
             return None
         return F.max_pool2d(pixels.float(), self.patch, self.patch, ceil_mode=True) > 0
+
+
+def check_stem(stem: Sequence[int], patch: int) -> None:
+    """ValueError if the convolutions do not halve a patch into whole places."""
+    if patch % 2 ** len(stem):
+        raise ValueError(
+            f"{len(stem)} convolutions of the stem halve a patch of {patch} pixels so often that no whole one is left; "
+            f"use fewer, or patches of {2 ** len(stem)} pixels"
+        )
 
 
 def grid_sizes(valid: Tensor) -> list[tuple[int, int]]:

@@ -1,20 +1,25 @@
 """Embedded images with captions: one to three colored shapes in a row or a column, and a sentence that lists them.
 
-The sentence is a function of the image: it names the shapes from left to right, or from top to bottom.
+The sentence is a function of the image: it names the shapes from left to right, or from top to bottom. Some shapes of
+training may have a color without a name: the sentence names the shape alone.
 """
 
+import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..data.examples import Examples
-from .scenes import DRAWN, OUTLINES, SHAPES, SIDE, turn_outline
+from .scenes import DRAWN, OUTLINES, SHAPES, SIDE, Point, turn_outline
 
 # Colors that have one name each, on a gray background; their random variation (TINT) does not reach another name.
 COLORS: Mapping[str, tuple[int, int, int]] = {
     "red": (215, 45, 40), "green": (45, 160, 60), "blue": (45, 75, 215), "yellow": (235, 215, 50),
-    "white": (245, 245, 245), "black": (20, 20, 20),
+    "white": (245, 245, 245), "black": (20, 20, 20), "coral": (250, 125, 75), "purple": (130, 40, 165),
+    "pink": (250, 140, 190), "cyan": (50, 205, 215), "brown": (115, 65, 25), "lime": (150, 235, 50),
 }  # fmt: skip
 TINT, GRAY, NOISE = 10, (110, 150), 5  # levels: of a color, of the background, and the standard deviation of the noise
 MOST = 3  # shapes of a scene
@@ -23,9 +28,41 @@ ASIDE = 8  # pixels between a shape and the middle line of its row or column, at
 TURN = 0.1  # radians, at most, in both directions
 SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 500  # images for validation, and for test
+APART = 45  # levels of a channel, at least, between a color without a name and every color with one
+CONTRAST = 120  # levels, at least, between the same color and the background, summed over the channels
+UNNAMED = ""  # stands for the name of such a color
+
+
+def star_outline(radii: tuple[float, float], points: int) -> list[Point]:
+    """A star with its first point at the top; `radii` of its points and of the corners between them."""
+    turns = [math.pi * k / points for k in range(2 * points)]
+    return [(radii[k % 2] * math.sin(turn), -radii[k % 2] * math.cos(turn)) for k, turn in enumerate(turns)]
+
+
+def ring_outline(inner: float) -> list[Point]:
+    """A circle, and back along a smaller one: the polygon between them."""
+    circle = [(math.cos(k * math.pi / 18), math.sin(k * math.pi / 18)) for k in range(37)]
+    return circle + [(inner * x, inner * y) for x, y in reversed(circle)]
+
+
+SHAPE_OUTLINES: Mapping[str, list[list[Point]]] = {
+    **{name: OUTLINES[name] for name in SHAPES},
+    "diamond": [[(0.0, -1.0), (0.65, 0.0), (0.0, 1.0), (-0.65, 0.0)]],
+    "star": [star_outline((1.0, 0.4), 5)],
+    "ring": [ring_outline(0.6)],
+    "bar": [[(-1.0, -0.35), (1.0, -0.35), (1.0, 0.35), (-1.0, 0.35)]],
+}
 
 Combination = tuple[str, str]  # a color and a shape, such as ("red", "circle")
-COMBINATIONS: tuple[Combination, ...] = tuple((color, shape) for color in COLORS for shape in SHAPES)
+
+
+def all_combinations(colors: int = 6, shapes: int = len(SHAPES)) -> tuple[Combination, ...]:
+    """Every color with every shape, of the first so many."""
+    names = islice(COLORS, colors)
+    return tuple((color, shape) for color in names for shape in islice(SHAPE_OUTLINES, shapes))
+
+
+COMBINATIONS = all_combinations()
 
 
 class Arrangement(NamedTuple):
@@ -35,23 +72,40 @@ class Arrangement(NamedTuple):
     column: bool  # from top to bottom, and not from left to right
 
 
+@dataclass(frozen=True)
+class SceneSettings:
+    """What scenes show. The combinations in `unseen` are in test alone, those in `unseen_valid` in valid alone."""
+
+    most: int = MOST  # shapes of a scene
+    combinations: tuple[Combination, ...] = COMBINATIONS
+    unseen: Collection[Combination] = ()
+    unseen_valid: Collection[Combination] = ()
+    unnamed: float = 0.0  # how often a shape of training has a color without a name
+
+    def allowed(self, split: str) -> tuple[Combination, ...]:
+        """The combinations of a split: those of training, unless the split has its own."""
+        own = {"valid": self.unseen_valid, "test": self.unseen}.get(split, ())
+        kept = own or {*self.combinations}.difference(self.unseen, self.unseen_valid)
+        return tuple(each for each in self.combinations if each in kept)
+
+
 class CaptionedScenes(Examples):
     """Scenes with a sentence each, drawn when they are needed: a pure function of the split and the number."""
 
-    def __init__(self, split: str, count: int, most: int, allowed: Collection[Combination]) -> None:
-        self.split, self.most = split, most
-        self.allowed = tuple(each for each in COMBINATIONS if each in allowed)
+    def __init__(self, split: str, count: int, settings: SceneSettings) -> None:
+        self.split, self.most, self.allowed = split, settings.most, settings.allowed(split)
+        self.unnamed = settings.unnamed if split == "train" else 0.0
         self.name, self.counts = f"embedded {split} scenes with captions", {"examples": count}
 
     def __len__(self) -> int:
         return self.counts["examples"]
 
     def arrangement(self, index: int) -> Arrangement:
-        return random_arrangement(self._rng(index), self.most, self.allowed)
+        return self._arrangement(self._rng(index))
 
     def item(self, index: int) -> tuple[Any, ...]:
         rng = self._rng(index)
-        arrangement = random_arrangement(rng, self.most, self.allowed)
+        arrangement = self._arrangement(rng)
         return draw_arrangement(arrangement, rng), describe(arrangement)
 
     def side(self, index: int, side: int) -> Any:
@@ -61,29 +115,26 @@ class CaptionedScenes(Examples):
         return f"{self.name}, image {index + 1}"
 
     def fingerprint(self) -> str:
-        return f"captions {self.split} {len(self)} {self.most} {self.allowed}"
+        unnamed = f" {self.unnamed}" if self.unnamed else ""
+        return f"captions {self.split} {len(self)} {self.most} {self.allowed}{unnamed}"
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([SEEDS[self.split], index])
 
+    def _arrangement(self, rng: np.random.Generator) -> Arrangement:
+        return random_arrangement(rng, self.most, self.allowed, self.unnamed)
 
-def make_captions(examples: int, most: int = MOST, unseen: Collection[Combination] = ()) -> dict[str, CaptionedScenes]:
-    """Train, valid and test: different scenes of up to `most` shapes.
 
-    Train and valid have no shape of the combinations `unseen`; if there are some, test has no other shape.
-    """
-    seen = [each for each in COMBINATIONS if each not in unseen]
-    return {
-        "train": CaptionedScenes("train", examples, most, seen),
-        "valid": CaptionedScenes("valid", HELD_OUT, most, seen),
-        "test": CaptionedScenes("test", HELD_OUT, most, unseen or seen),
-    }
+def make_captions(examples: int, most: int = MOST, settings: SceneSettings | None = None) -> dict[str, CaptionedScenes]:
+    """Train, valid and test: different scenes of up to `most` shapes, or as `settings` say."""
+    settings = settings or SceneSettings(most)
+    counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
+    return {split: CaptionedScenes(split, count, settings) for split, count in counts.items()}
 
 
 def label_text(combination: Combination) -> str:
     """The words for one shape: the whole caption of a scene with one shape, and a label for zero-shot answers."""
-    color, shape = combination
-    return f"a {color} {shape}"
+    return " ".join(["a", *filter(None, combination)])
 
 
 def describe(arrangement: Arrangement) -> str:
@@ -97,11 +148,26 @@ def describe(arrangement: Arrangement) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]} {way}"
 
 
-def random_arrangement(rng: np.random.Generator, most: int, allowed: Collection[Combination]) -> Arrangement:
-    """One to `most` random shapes of the allowed combinations, in a row or a column."""
+def random_arrangement(
+    rng: np.random.Generator, most: int, allowed: Collection[Combination], unnamed: float = 0.0
+) -> Arrangement:
+    """One to `most` random shapes of the allowed combinations, in a row or a column; some without a named color."""
     choices = tuple(allowed)
     numbers = rng.integers(len(choices), size=int(rng.integers(1, most + 1)))
-    return Arrangement(tuple(choices[number] for number in numbers.tolist()), bool(rng.integers(2)))
+    shapes, column = [choices[number] for number in numbers.tolist()], bool(rng.integers(2))
+    if unnamed:
+        changed = rng.random(len(shapes)) < unnamed
+        shapes = [(UNNAMED if lost else color, shape) for (color, shape), lost in zip(shapes, changed, strict=True)]
+    return Arrangement(tuple(shapes), column)
+
+
+def random_color(ground: int, rng: np.random.Generator) -> tuple[int, int, int]:
+    """A color without a name: far from every color that has one, and from the background."""
+    named = np.array([*COLORS.values()])
+    while True:
+        color = rng.integers(256, size=3)
+        if np.abs(named - color).max(1).min() >= APART and np.abs(color - ground).sum() >= CONTRAST:
+            return tuple(color.tolist())
 
 
 def draw_arrangement(arrangement: Arrangement, rng: np.random.Generator) -> np.ndarray:
@@ -118,9 +184,10 @@ def draw_arrangement(arrangement: Arrangement, rng: np.random.Generator) -> np.n
         along = SIDE / count * (number + 0.5) + rng.uniform(-slack, slack)
         aside = SIDE / 2 + rng.uniform(-reach, reach)
         center = np.array([aside, along] if arrangement.column else [along, aside])
-        tint = (np.array(COLORS[color]) + rng.integers(-TINT, TINT + 1, 3)).clip(0, 255)
+        level = random_color(ground, rng) if color == UNNAMED else COLORS[color]
+        tint = (np.array(level) + rng.integers(-TINT, TINT + 1, 3)).clip(0, 255)
         turn = rng.uniform(-TURN, TURN)
-        for outline in OUTLINES[shape]:
+        for outline in SHAPE_OUTLINES[shape]:
             points = [(x * DRAWN, y * DRAWN) for x, y in turn_outline(outline, size / 2, turn, center)]
             draw.polygon(points, tuple(tint.tolist()))
     small = np.asarray(canvas.resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)

@@ -1,7 +1,7 @@
 """What texts are compared with: images, sound or other texts. Each kind opens its data and encodes its items."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from ..processors.image import ImageProcessor
 from ..processors.read_image import is_image
 from ..processors.read_sound import is_sound
 from ..processors.sound_frames import SoundFrames
-from ..synthetic.captions import COMBINATIONS, make_captions
+from ..synthetic.captions import Combination, SceneSettings, all_combinations, make_captions
 from ..synthetic.dates import make_dates
 from ..synthetic.morse import make_morse
 from .base import Processors
@@ -90,8 +90,7 @@ class ImageSource(SourceKind):
         return image_texts(files, data)
 
     def embedded(self, data: ContrastiveData, split: str) -> Examples:
-        unseen = [parse_combination(each) for each in data.unseen]
-        return make_captions(data.examples, data.max_shapes, unseen)[split]
+        return make_captions(data.examples, settings=scene_settings(data))[split]
 
     def new_processor(self, run: Run, kept: Processors, train: Examples) -> ImageProcessor:
         image = kept.get(self.field)
@@ -185,12 +184,27 @@ class TextSource(SourceKind):
 SOURCES: dict[Modality, SourceKind] = {"pixels": ImageSource(), "frames": SoundSource(), "tokens": TextSource()}
 
 
-def parse_combination(text: str) -> tuple[str, str]:
+def scene_settings(data: ContrastiveData) -> SceneSettings:
+    """What the embedded scenes of a run show."""
+    combinations = all_combinations(data.colors, data.shape_types)
+    unseen, unseen_valid = (
+        [parse_combination(each, f"data.{name}", combinations) for each in getattr(data, name)]
+        for name in ("unseen", "unseen_valid")
+    )
+    if both := [*{*unseen}.intersection(unseen_valid)]:
+        raise UserError(
+            f"data.unseen and data.unseen_valid both have {' '.join(both[0])!r}; choose settings and measure them on "
+            "different combinations"
+        )
+    if len({*unseen, *unseen_valid}) == len(combinations):
+        raise UserError("data.unseen and data.unseen_valid have every combination; leave some for training")
+    return SceneSettings(data.max_shapes, combinations, unseen, unseen_valid, data.unnamed)
+
+
+def parse_combination(text: str, key: str, combinations: Collection[Combination]) -> Combination:
     """A color and a shape of the embedded scenes, such as "red circle"."""
     color, _, shape = text.strip().partition(" ")
-    if (color, shape) not in COMBINATIONS:
-        colors, shapes = ({each[place]: 0 for each in COMBINATIONS} for place in (0, 1))
-        raise UserError(
-            f"data.unseen has {text!r}; expected a color ({', '.join(colors)}) and a shape ({', '.join(shapes)})"
-        )
+    if (color, shape) not in combinations:
+        colors, shapes = ({each[place]: 0 for each in combinations} for place in (0, 1))
+        raise UserError(f"{key} has {text!r}; expected a color ({', '.join(colors)}) and a shape ({', '.join(shapes)})")
     return color, shape

@@ -72,7 +72,7 @@ def test_the_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
                 words += [] if started else TEXT if "model.source.kind=text" in words else TEXT + SOURCE
             assert main(words) == 0, (command, capsys.readouterr().err)
             printed[command] = capsys.readouterr().out.splitlines()
-    assert len(printed) == 16
+    assert len(printed) == 18
     by_label, by_template, ranked = (printed[each] for each in list(printed)[1:4])
     assert len(by_label) == len(by_template) == 10 and by_template[0].count("\t") == 4
     assert ranked[0].startswith("a red circle\t") and len(ranked) == 20

@@ -27,7 +27,7 @@ FEW = [
 ]
 FEW += ["train.tensorboard=false", "device=cpu", "decode.max_tokens=8"]
 CAPTIONER = ["model.width=16", "model.layers=1", "model.inner=16", "model.encoder.width=16", "model.encoder.layers=1"]
-EXPORTED = ["model.encoder.pool=first", "model.encoder.positions=learned"]
+EXPORTED = ["model.encoder.pool=first", "model.encoder.positions=learned", "model.encoder.stem=[]"]
 
 
 def write_captions() -> None:

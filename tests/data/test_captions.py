@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,22 @@ from regard.data.captions import CaptionPairs, captioned_images, open_captioned
 from regard.data.memory import InMemory
 from regard.errors import UserError
 from regard.processors.read_image import open_image
-from regard.synthetic.captions import COLORS, COMBINATIONS, HELD_OUT, describe, label_text, make_captions
+from regard.synthetic.captions import (
+    APART,
+    COLORS,
+    COMBINATIONS,
+    HELD_OUT,
+    SHAPE_OUTLINES,
+    TINT,
+    UNNAMED,
+    Arrangement,
+    SceneSettings,
+    all_combinations,
+    describe,
+    draw_arrangement,
+    label_text,
+    make_captions,
+)
 from regard.synthetic.scenes import SIDE
 from regard.tasks.caption import data_split
 
@@ -50,10 +66,44 @@ def test_the_pixels_have_the_color_of_the_sentence() -> None:
 
 def test_unseen_combinations_are_in_the_test_split_alone() -> None:
     unseen = (("red", "cross"), ("blue", "circle"))
-    splits = make_captions(300, most=1, unseen=unseen)
+    splits = make_captions(300, settings=SceneSettings(1, unseen=unseen))
     seen = {label_text(each) for each in COMBINATIONS if each not in unseen}
     assert set(splits["train"].texts(1)) == seen and set(splits["valid"].texts(1)) == seen
     assert set(splits["test"].texts(1)) == {"a red cross", "a blue circle"}
+    splits = make_captions(300, settings=SceneSettings(1, unseen=unseen, unseen_valid=[("green", "square")]))
+    assert set(splits["train"].texts(1)) == seen - {"a green square"} and set(splits["valid"].texts(1)) == {
+        "a green square"
+    }
+    assert set(splits["test"].texts(1)) == {"a red cross", "a blue circle"}
+
+
+def test_some_shapes_have_a_color_without_a_name() -> None:
+    """No such color is near one with a name, so that training never has an unseen combination."""
+    named, unnamed = (make_captions(120, settings=SceneSettings(1, unnamed=share)) for share in (0.0, 0.5))
+    train, colors = unnamed["train"], np.array([*COLORS.values()])
+    found = Counter[bool]()
+    for index in range(120):
+        (color, shape), (image, sentence) = train.arrangement(index).shapes[0], train[index]
+        assert shape == named["train"].arrangement(index).shapes[0][1] and sentence == train.side(index, 1)
+        assert sentence == (f"a {color} {shape}" if color else f"a {shape}")
+        y, x = (each.mean() for each in (np.abs(image.astype(int) - 130).sum(-1) > 90).nonzero())
+        middle = image[int(y) - 2 : int(y) + 3, int(x) - 2 : int(x) + 3].reshape(-1, 3).mean(0)
+        distance = np.abs(colors - middle).max(1).min()
+        assert distance >= APART - TINT - 5 if color == UNNAMED else distance <= TINT + 5
+        found[bool(color)] += 1
+    assert min(found.values()) >= 40
+    assert train.fingerprint() != named["train"].fingerprint()
+    assert [*unnamed["valid"].texts(1)] == [*named["valid"].texts(1)]
+
+
+def test_all_combinations_are_drawn_differently() -> None:
+    combinations = all_combinations(len(COLORS), len(SHAPE_OUTLINES))
+    assert len(combinations) == 96 and combinations[:4] == COMBINATIONS[:4] and len({*combinations}) == 96
+    drawn = [draw_arrangement(Arrangement((each,), False), np.random.default_rng(1)) for each in combinations]
+    differences = [
+        np.abs(one.astype(int) - other).sum(-1) > 60 for n, one in enumerate(drawn) for other in drawn[n + 1 :]
+    ]
+    assert min(int(each.sum()) for each in differences) > 40  # pixels
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from regard.data.loader import Loader
 from regard.data.memory import as_sides
 from regard.data.mixed_images import MixedImages, mix
 from regard.errors import UserError
+from regard.parts.patches import PatchEmbedding
 from regard.processors.augment import NAMES, OPERATIONS, erase, rand_augment, resize
 from regard.processors.fields import Fields
 from regard.processors.image import RESAMPLING, ImageProcessor, open_image
@@ -338,3 +339,19 @@ def test_the_share_is_that_of_the_pixels() -> None:
         for data in (ImageData(mixup=1.0), ImageData(cutmix=1.0)):
             found, share = mix(torch.ones(3, 10, 12), torch.zeros(3, 10, 12), data, np.random.default_rng(seed))
             assert float(found.mean()) == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [(30, 26), (32, 24)], ids=["padded", "whole patches"])
+def test_a_stem_reads_an_image_alone_and_in_a_padded_batch_alike(size: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    patches = PatchEmbedding(3, 12, 8, stem=(6, 8))
+    with torch.no_grad():
+        for each in patches.stem:
+            torch.nn.init.normal_(each.bias)  # type: ignore[arg-type]
+    image, (height, width) = torch.randn(1, 3, *size), size
+    batch, valid = torch.randn(1, 3, 48, 40), torch.zeros(1, 48, 40, dtype=torch.bool)
+    batch[:, :, :height, :width], valid[:, :height, :width] = image, True
+    alone, padded = patches(image), patches(batch, valid)
+    rows, columns = alone.shape[2:]
+    assert (rows, columns) == (4, -(-width // 8)) and padded.shape[2:] == (6, 5)
+    torch.testing.assert_close(padded[:, :, :rows, :columns], alone)

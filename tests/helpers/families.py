@@ -130,6 +130,7 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "vit": {
         "paper": {"head": "class"},
         "mean": {"head": "class", "pool": "mean", "feed": "gated", "norm": "rms"},
+        "stem": {"head": "class", "stem": [6, 8]},
     },
     "detr": {
         "paper": {},
@@ -173,7 +174,9 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 MEDIA_VARIANTS["clip"] = {
     "image": {},
-    "mean": {"source": {"kind": "image", "image": 32, "patch": 4, **NARROW, "pool": "mean", "norm": "rms"}},
+    "mean": {
+        "source": {"kind": "image", "image": 32, "patch": 4, "stem": [8], **NARROW, "pool": "mean", "norm": "rms"}
+    },
     "audio": {},
     "text": {},
     "bidirectional": {"text": {**NARROW, "causal": False, "pool": "mean", "positions": "rotary", "feed": "gated"}},

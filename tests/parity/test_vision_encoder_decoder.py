@@ -25,7 +25,7 @@ DECODER = {"n_layer": 2, "n_head": 4, "n_positions": 90, "vocab_size": 300, "add
 TRAINED = {
     "model.size": "tiny", "model.width": 32, "model.layers": 1, "train.steps": 2, "train.warmup": 1, "train.batch": 8,
     "data.examples": 20, "train.metric": "exact", "train.eval_every": 2, "tokenizer.kind": "bpe", "tokenizer.vocab": 280,
-    "model.encoder.pool": "first", "model.encoder.positions": "learned",
+    "model.encoder.pool": "first", "model.encoder.positions": "learned", "model.encoder.stem": [],
 }  # fmt: skip
 
 

@@ -12,7 +12,10 @@ from PIL import Image
 
 import regard
 from regard.errors import UserError
-from regard.formats.huggingface import vit
+from regard.families.clip import Config as CLIPConfig
+from regard.families.towers import ImageTowerConfig
+from regard.families.vit import Config as ViTConfig
+from regard.formats.huggingface import clip, vit
 from regard.formats.huggingface.folder import parse_config
 from regard.formats.huggingface.image_settings import PROCESSOR, write_image_settings
 from regard.parts import Inputs
@@ -102,6 +105,9 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
     regard.train("classify-image", TRAINED | {"model.pool": "mean"}, out=tmp_path / "run")
     with pytest.raises(UserError, match="model.pool=mean .expected first"):
         regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+    assert any("model.stem" in each for each in vit.CONFIG.unsupported(ViTConfig(stem=(8,))))
+    tower = CLIPConfig(source=ImageTowerConfig(stem=(8,)))
+    assert any("model.source.stem" in each for each in clip.unsupported(tower))
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,17 @@ def test_mistakes_of_python(folder: Path) -> None:
         ({"model.source.kind": "video"}, 'model.source.kind is "video"'),
         ({"data.train": "a.tsv,b.tsv,c.tsv"}, "images and texts are 3 places here"),
         ({"data.unseen": "pink circle"}, "data.unseen has 'pink circle'; expected a color"),
+        (
+            {"data.colors": 2, "data.unseen_valid": "blue circle"},
+            "data.unseen_valid has 'blue circle'; expected a color",
+        ),
+        ({"data.unseen": "red circle", "data.unseen_valid": "red circle"}, "both have 'red circle'"),
+        (
+            {"data.colors": 2, "data.shape_types": 2, "data.unseen": "red circle,red square,green circle,green square"},
+            "have every combination; leave some for training",
+        ),
         ({"model.source.patch": 7}, "do not divide into patches of 7"),
+        ({"model.source.stem": "[4,4,4,4]"}, "4 convolutions of the stem halve a patch of 8 pixels"),
         ({"model.family": "vit"}, "model.family=vit cannot be used for the task contrastive"),
     ],
 )

@@ -209,6 +209,7 @@ def test_settings_that_do_not_fit(base: Path, tmp_path: Path) -> None:
     for settings, words in (
         ({"model.image": 30}, r"images of 30 pixels do not divide into patches of 4; use 28 or 32 .model\.image."),
         ({"model.positions": "sinusoid", "model.width": 34}, "need a width that 4 divides, not 34"),
+        ({"model.stem": "[4,4,4]"}, "3 convolutions of the stem halve a patch of 4 pixels .* patches of 8 pixels"),
         ({"data.train": str(tmp_path / "gone.png")}, r"there is no file .*gone\.png"),
         ({"data.train": str(tmp_path / "*.png")}, r"no file matches .*\*\.png"),
     ):

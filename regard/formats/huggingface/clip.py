@@ -82,6 +82,7 @@ VISION = ConfigTable(
         Field("source.image", "image_size", 224),
         Field("source.patch", "patch_size", 32),
         Field("source.channels", "num_channels", 3),
+        Fixed("source.stem", (), "expected none"),
         *tower("source", 768, 12, 3072),
         Fixed("source.pool", "first", "expected first: a class token"),
     )

@@ -50,6 +50,7 @@ CONFIG = ConfigTable(
         Field("image", "image_size", 224),
         Field("patch", "patch_size", 16),
         Field("channels", "num_channels", 3),
+        Fixed("stem", (), "expected none"),
         Field("width", "hidden_size", 768),
         Field("heads", "num_attention_heads", 12),
         Field("layers", "num_hidden_layers", 12),
