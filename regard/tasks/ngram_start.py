@@ -103,6 +103,6 @@ def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
         inner = piece.startswith(CONTINUED) if wordpiece else spaced and piece[0].isalnum()
         joins[0, number], joins[1, number] = inner, piece[-1].isalnum() or piece in SPACES
         spelled = piece.removeprefix(CONTINUED) if inner else piece if spaced else f"{SPACES[0]}{piece}"
-        numbers = [ord(letter) for letter in spelled.replace(*reversed(SPACES))][:TOKEN_LETTERS]
+        numbers = [ord(letter) for letter in spelled.replace(SPACES[1], SPACES[0])][:TOKEN_LETTERS]
         letters[number, : len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
     return Spelling(stems, joins, letters)
