@@ -28,7 +28,7 @@ class Spelling(NamedTuple):
 
 class NGramCounts(nn.Module):
     """Logits from log-count ratios, as in NBSVM (Wang and Manning 2012): their sum over a text, divided by √n, times
-    a learned gain. With words or characters every group of n-grams has its own n.
+    a learned gain. With words or characters it is the mean over groups of n-grams, each with its own n.
 
     The counts are no parameters; `count` sets them from the training texts. Single tokens have rows of their own.
     Longer n-grams, and those of the second text of a pair, share the other rows by a hash. With `words`, words and
@@ -146,7 +146,9 @@ class NGramCounts(nn.Module):
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
         present = [each.to(ratios.dtype) for each in (valid if self.spells else [torch.cat(valid, 1)])]
-        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in present], 1)
+        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in present], 1) / len(
+            present
+        )
         return self.gain * (torch.einsum("bn,bnl->bl", weights, ratios) + prior)
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from .objectives import LabelObjective
 BATCH = 512  # texts that are counted together
 FITTED = 20_000  # texts that the gain is fitted to
 FIT_STEPS = 50
-PENALTY = 1e-3  # of the gain's distance from 1, and of the bias
+PENALTY = 1e-4  # of the gain's distance from 1, and of the bias
 SPACES = "▁ "  # a piece that begins with one of these begins a word
 CONTINUED = "##"  # a piece of WordPiece that continues a word begins with it
 FIRST_OWN = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
