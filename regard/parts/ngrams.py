@@ -1,6 +1,7 @@
-"""Naive Bayes over n-grams of tokens and words, beside an encoder: strong where labeled texts are few."""
+"""Naive Bayes over n-grams of tokens, words and characters, beside an encoder: strong where labeled texts are few."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +14,25 @@ SMOOTHING = 2.0  # texts that are added to every count
 MAX_CELLS = 1 << 22  # of the table of counts: many labels have fewer rows
 
 
+TOKEN_LETTERS = 16  # characters of a token that n-grams of characters see
+SECOND = 1 << 24  # added to the characters of the second text; more than any character
+
+
+class Spelling(NamedTuple):
+    """How tokens form words, and their characters, by token id."""
+
+    stems: Tensor  # (vocab,) the token in words, the same after a space; -1: a space
+    joins: Tensor  # (2, vocab) whether it joins the token before and the one after it
+    letters: Tensor  # (vocab, TOKEN_LETTERS) numbers of its characters; -1: none
+
+
 class NGramCounts(nn.Module):
     """Logits from log-count ratios, as in NBSVM (Wang and Manning 2012): their sum over a text, divided by √n, times
-    a learned gain. With `words` every group of n-grams has its own n.
+    a learned gain. With words or characters it is the mean over groups of n-grams, each with its own n.
 
     The counts are no parameters; `count` sets them from the training texts. Single tokens have rows of their own.
     Longer n-grams, and those of the second text of a pair, share the other rows by a hash. With `words`, words and
-    pairs of words are n-grams, too. `set_words` tells which tokens form words.
+    pairs of words are n-grams, too; with `characters`, so many characters are. `set_spelling` tells what tokens spell.
     """
 
     counts: Tensor
@@ -27,15 +40,18 @@ class NGramCounts(nn.Module):
     totals: Tensor
     stems: Tensor
     joins: Tensor
+    letters: Tensor
 
-    def __init__(self, vocab: int, labels: int, order: int, buckets: int, words: bool = False) -> None:
+    def __init__(
+        self, vocab: int, labels: int, order: int, buckets: int, words: bool = False, characters: int = 0
+    ) -> None:
         super().__init__()
-        self.vocab, self.order, self.words = vocab, order, words
+        self.vocab, self.order, self.words, self.characters = vocab, order, words, characters
         if words:
-            self.register_buffer(
-                "stems", torch.arange(vocab)
-            )  # the token in words, the same after a space; -1: a space
-            self.register_buffer("joins", torch.zeros(2, vocab, dtype=torch.bool))  # to the token before, to the next
+            self.register_buffer("stems", torch.arange(vocab))
+            self.register_buffer("joins", torch.zeros(2, vocab, dtype=torch.bool))
+        if characters:
+            self.register_buffer("letters", torch.full((vocab, TOKEN_LETTERS), -1, dtype=torch.int32))
         self.buckets = max(min(buckets, MAX_CELLS // max(labels, 1) - vocab), 1)
         rows = vocab + self.buckets
         self.register_buffer("counts", torch.zeros(rows, labels))  # texts of each label that hold an n-gram
@@ -43,10 +59,15 @@ class NGramCounts(nn.Module):
         self.register_buffer("totals", torch.zeros(labels + 1))  # texts of each label, and all texts
         self.gain = nn.Parameter(torch.ones(1))
 
+    @property
+    def spells(self) -> bool:
+        """True if it reads more than tokens: `set_spelling` must come before `count`."""
+        return self.words or self.characters > 0
+
     def rows(self, text: Inputs) -> tuple[list[Tensor], list[Tensor]]:
         """The rows of the n-grams of each text, and which of them have no padding; (batch, n-grams) for each group.
 
-        The groups are tokens and longer n-grams; with `words` also words, and pairs of words.
+        The groups are tokens, longer n-grams, words, pairs of words, and n-grams of characters.
         """
         tokens = text.values
         valid = torch.ones_like(tokens, dtype=torch.bool) if text.valid is None else text.valid
@@ -58,9 +79,12 @@ class NGramCounts(nn.Module):
             kept = kept[:, :-1] & valid[:, size - 1 :]
             longer.append(self._hashed(codes * FACTORS[1]))
             whole.append(kept)
-        words = [*self._word_rows(tokens, valid, types, single)] if self.words else []
-        rows = [single, torch.cat(longer, 1), *(each for each, _ in words)]
-        return rows, [valid, torch.cat(whole, 1), *(each for _, each in words)]
+        groups = [(single, valid), (torch.cat(longer, 1), torch.cat(whole, 1))]
+        if self.words:
+            groups += self._word_rows(tokens, valid, types, single)
+        if self.characters:
+            groups.append(self._character_rows(tokens, valid, types))
+        return [rows for rows, _ in groups], [present for _, present in groups]
 
     def _hashed(self, codes: Tensor) -> Tensor:
         return self.vocab + (codes >> 7) % self.buckets
@@ -85,11 +109,27 @@ class NGramCounts(nn.Module):
             before = codes.gather(1, (begins - 1).clamp(min=0))  # of the word before
             yield self._hashed((before * FACTORS[0] + codes) % (1 << 31) * FACTORS[1]), last & (begins > 0)
 
+    def _character_rows(self, tokens: Tensor, valid: Tensor, types: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the n-grams of characters, which cross tokens and words."""
+        letters = (self.letters[tokens].long() + types[..., None] * SECOND).flatten(1)
+        present = ((self.letters[tokens] >= 0) & valid[..., None]).flatten(1)
+        sizes = present.sum(1)
+        joined = letters.new_zeros(len(letters), max(int(sizes.max()), self.characters))
+        places = present.cumsum(1) - 1
+        joined[present.nonzero()[:, 0], places[present]] = letters[present]
+        codes = joined[:, : joined.size(1) - self.characters + 1]
+        for place in range(1, self.characters):
+            codes = (codes * FACTORS[0] + joined[:, place : place + codes.size(1)] + 1) % (1 << 31)
+        ends = torch.arange(codes.size(1), device=tokens.device) + self.characters
+        return self._hashed(codes * FACTORS[1]), ends[None] <= sizes[:, None]
+
     @torch.no_grad()
-    def set_words(self, stems: Tensor, joins: Tensor) -> None:
-        """Set the number of each token in words (vocab,), and whether it joins the one before and after (2, vocab)."""
-        self.stems.copy_(stems)
-        self.joins.copy_(joins)
+    def set_spelling(self, spelling: Spelling) -> None:
+        if self.words:
+            self.stems.copy_(spelling.stems)
+            self.joins.copy_(spelling.joins)
+        if self.characters:
+            self.letters.copy_(spelling.letters)
 
     def forward(self, text: Inputs, own: Tensor | None = None) -> Tensor:
         """Logits (batch, labels). `own` (batch, labels) has the labels of training texts, which were counted.
@@ -105,8 +145,10 @@ class NGramCounts(nn.Module):
         prior = (share / (1 - share)).log()
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
-        present = [each.to(ratios.dtype) for each in (valid if self.words else [torch.cat(valid, 1)])]
-        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in present], 1)
+        present = [each.to(ratios.dtype) for each in (valid if self.spells else [torch.cat(valid, 1)])]
+        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in present], 1) / len(
+            present
+        )
         return self.gain * (torch.einsum("bn,bnl->bl", weights, ratios) + prior)
 
     @torch.no_grad()

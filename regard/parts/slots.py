@@ -381,12 +381,16 @@ class NGrams:
 
     order: int = 0  # tokens of the longest n-gram; 0: none are read
     buckets: int = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
-    words: bool = False  # words of several tokens and pairs of words, too
+    words: bool = False  # words and pairs of words, too
+    characters: int = 0  # n-grams of so many characters, too; 0: none
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
         check_at_least(0, self.order, "model.ngrams.order")
         check_at_least(1, self.buckets, "model.ngrams.buckets")
+        check_at_least(0, self.characters, "model.ngrams.characters")
 
     def build(self, vocab: int, labels: int) -> ngrams.NGramCounts | None:
-        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets, self.words) if self.order else None
+        if not self.order:
+            return None
+        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets, self.words, self.characters)

@@ -9,23 +9,26 @@ from torch import Tensor
 
 from ..data.batch import Batch
 from ..data.rows import LabeledTextDataset
-from ..parts.ngrams import NGramCounts
+from ..parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
 from ..processors.tokenizers import Tokenizer
 from .objectives import LabelObjective
 
 BATCH = 512  # texts that are counted together
 FITTED = 20_000  # texts that the gain is fitted to
 FIT_STEPS = 50
-PENALTY = 1e-3  # of the gain's distance from 1, and of the bias
+PENALTY = 1e-4  # of the gain's distance from 1, and of the bias
 SPACES = "▁ "  # a piece that begins with one of these begins a word
 CONTINUED = "##"  # a piece of WordPiece that continues a word begins with it
+FIRST_OWN = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
 
 
 def start_ngrams(model: Any, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
-    """Count the n-grams of the training texts. With words, also fit the gain, and a bias that the class head gets."""
+    """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
+    that the class head gets.
+    """
     count_ngrams(model.ngrams, dataset, objective)
-    if model.ngrams.words:
+    if model.ngrams.spells:
         gain, bias = fit_gain(model.ngrams, dataset, objective)
         model.ngrams.gain.fill_(gain)
         model.classes.bias.add_(bias.to(model.classes.bias))
@@ -35,8 +38,8 @@ def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: La
     """Count the n-grams of all training texts. The objective tells the labels of a batch."""
     examples, device = len(dataset.examples), ngrams.texts.device
     ngrams.cpu()
-    if ngrams.words:
-        ngrams.set_words(*word_tokens(dataset.tokenizer, ngrams.vocab))
+    if ngrams.spells:
+        ngrams.set_spelling(spell_tokens(dataset.tokenizer, ngrams.vocab))
     for batch in _batches(dataset, range(examples)):
         ngrams.count(batch["text"], objective.own_labels(batch["label"].values))
     ngrams.to(device)
@@ -77,25 +80,29 @@ def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelO
     return float(fitted[0]), fitted[1:]
 
 
-def word_tokens(tokenizer: Tokenizer, vocab: int) -> tuple[Tensor, Tensor]:
-    """The number of each token in words, and whether it joins the token before it and the one after it.
+def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
+    """How the tokens form words, and their characters.
 
     A token that begins with a letter or digit continues the word before it, if the tokenizer marks spaces. Pieces that
-    differ only in a space before them have the same number, and a space alone has -1. Tokens of other tokenizers are
-    words of their own.
+    differ only in a space before them have the same stem. Tokens of other tokenizers are words of their own. Control
+    tokens and parts of a character count as one character.
     """
     pieces = tokenizer.pieces(range(tokenizer.size))
     wordpiece = any(piece.startswith(CONTINUED) and len(piece) > len(CONTINUED) for piece in pieces)
     spaced = any(piece[:1] in SPACES for piece in pieces if piece)
     control = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unk, getattr(tokenizer, "mask", None)}
     stems, joins, ids = torch.arange(vocab), torch.zeros(2, vocab, dtype=torch.bool), dict[str, int]()
+    letters = torch.full((vocab, TOKEN_LETTERS), -1, dtype=torch.int32)
     for number, piece in enumerate(pieces):
         stem = piece.lstrip(SPACES) if spaced else piece
         stems[number] = ids.setdefault(stem, number) if stem else -1
-        if number in control or not piece:
+        if number in control or not piece or BYTES.fullmatch(piece):
+            letters[number, 0] = FIRST_OWN + number
+            joins[:, number] = number not in control and bool(piece)
             continue
-        letters = BYTES.fullmatch(piece) is not None
-        inner = piece.startswith(CONTINUED) if wordpiece else spaced and (letters or piece[0].isalnum())
-        joins[0, number] = inner
-        joins[1, number] = letters or piece[-1].isalnum() or piece in SPACES
-    return stems, joins
+        inner = piece.startswith(CONTINUED) if wordpiece else spaced and piece[0].isalnum()
+        joins[0, number], joins[1, number] = inner, piece[-1].isalnum() or piece in SPACES
+        spelled = piece.removeprefix(CONTINUED) if inner else piece if spaced else f"{SPACES[0]}{piece}"
+        numbers = [ord(letter) for letter in spelled.replace(SPACES[1], SPACES[0])][:TOKEN_LETTERS]
+        letters[number, : len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
+    return Spelling(stems, joins, letters)

@@ -21,7 +21,7 @@ from regard.parts import Inputs
 from regard.parts.ngrams import NGramCounts
 from regard.processors.targets import NumberProcessor
 from regard.processors.tokenizers import train_tokenizer
-from regard.tasks.ngram_start import word_tokens
+from regard.tasks.ngram_start import spell_tokens
 from regard.tasks.objectives import LabelObjective, MultiLabelObjective
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five"]
@@ -279,7 +279,7 @@ def test_words_and_pairs_of_words_are_ngrams():
     for kind in ("bpe", "wordpiece"):
         tokenizer = train_tokenizer(settings.model_copy(update={"kind": kind}), texts * 3)
         part = NGramCounts(tokenizer.size, 2, 2, 1 << 20, words=True)
-        part.set_words(*word_tokens(tokenizer, tokenizer.size))
+        part.set_spelling(spell_tokens(tokenizer, tokenizer.size))
 
         def word_rows(*texts, tokenizer=tokenizer, part=part):
             """The rows of the words of each text, and of their pairs."""
@@ -306,8 +306,29 @@ def test_tokens_of_a_tokenizer_without_spaces_are_words():
         def pieces(self, ids):
             return ["<pad>", "<s>", "</s>", "<unk>", "good", "film"]
 
-    stems, joins = word_tokens(Words(), 8)
+    stems, joins, letters = spell_tokens(Words(), 8)
     assert stems.tolist() == list(range(8)) and not joins[0].any()
+    assert [chr(number) for number in letters[5] if number > 0] == [*"▁film"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "char"])
+def test_characters_are_ngrams_across_tokens(kind):
+    texts = ["a filmable film", "the able film", "unfilmable"]
+    tokenizer = train_tokenizer(TokenizerConfig(kind=kind, vocab=270), texts * 3)
+    part = NGramCounts(tokenizer.size, 2, 1, 1 << 20, characters=3)
+    part.set_spelling(spell_tokens(tokenizer, tokenizer.size))
+
+    def rows(*texts):
+        rows, valid = part.rows(pad_texts([r for r, _ in encode_rows(tokenizer, texts, 99)], tokenizer, 2))
+        return [set(row[kept].tolist()) for row, kept in zip(rows[-1], valid[-1], strict=True)]
+
+    (one,), first = rows(("able film",)), kind == "wordpiece"
+    assert len(one) == len("able film") + first and rows(("able film",), ("the able filmable",))[0] == one
+    inner = rows(("the able filmable",))[0] & one
+    assert len(inner) == len({"abl", "ble", "le ", "e f", " fi", "fil", "ilm"} | ({" ab"} if first else set()))
+    second = rows(("able film", "able film"))[0]
+    assert one < second and len(second - one) >= len(one) - 1  # a second text has n-grams of its own
+    assert rows(("",)) == [set()]  # START and END alone
 
 
 def test_weights_are_those_of_torch():
