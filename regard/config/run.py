@@ -190,17 +190,15 @@ def changed_decode(run: Run, decode: Mapping[str, object]) -> Any:
     if not all(map(_is_plain, decode.values())):
         return change_settings(run, {"decode": decode}).decode
     key = run.decode, repr(sorted(decode.items()))  # which tells 1 from True
-    found = _CHANGED_DECODE.get(key)
-    if found is None:
-        found = change_settings(run, {"decode": decode}).decode
-        if len(_CHANGED_DECODE) >= MAX_REMEMBERED:
-            _CHANGED_DECODE.clear()
-        _CHANGED_DECODE[key] = found
+    if (found := CHANGED.get(key)) is None:
+        if len(CHANGED) >= MAX_CHANGED:
+            CHANGED.clear()
+        found = CHANGED[key] = change_settings(run, {"decode": decode}).decode
     return found
 
 
-MAX_REMEMBERED = 256
-_CHANGED_DECODE: dict[tuple[Any, str], Any] = {}
+CHANGED: dict[tuple[Any, str], Any] = {}
+MAX_CHANGED = 256
 
 
 def _is_plain(value: object) -> bool:

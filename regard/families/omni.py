@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.frames import FrameConvolutions
-from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
-from ..parts.patches import PatchEmbedding, SinusoidGrid, random_images
+from ..parts.init import fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
+from ..parts.patches import PatchEmbedding, SinusoidGrid, check_stem, random_images
 from ..parts.positions import SinusoidPositions
 from .spec import ModelSpec
 
@@ -42,6 +42,7 @@ class Config(Base):
     target_vocab: Count = 0  # always 0: source and target share one vocabulary
     image: Positive = 64  # side of the images in pixels, unless data.size says otherwise
     patch: Positive = 8
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
     bins: Positive = 80  # of a frame
     channels: Positive = 32  # of the convolutions over frames
     width: Positive = 256
@@ -63,6 +64,7 @@ class Config(Base):
         slots.check_widths(self.width, self.heads, self.positions)
         if self.width % 4:
             raise ValueError(f"the positions of patches need a width that 4 divides, not {self.width} (model.width)")
+        check_stem(self.stem, self.patch)
         if self.target_vocab:
             raise ValueError(
                 f"model.target_vocab is {self.target_vocab}, but model.family=omni has one vocabulary; use "
@@ -72,10 +74,12 @@ class Config(Base):
 
 
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"width": 128, "heads": 4, "layers": 3, "decoder_layers": 2, "inner": 512, "channels": 16, "patch": 4},
-    "small": {"width": 256, "heads": 4, "layers": 6, "decoder_layers": 4, "inner": 1024},
-    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048, "channels": 64},
-}
+    "tiny": {
+        "width": 128, "heads": 4, "layers": 3, "decoder_layers": 2, "inner": 512, "channels": 16, "patch": 4, "stem": [],
+    },
+    "small": {"width": 256, "heads": 4, "layers": 6, "decoder_layers": 4, "inner": 1024, "stem": []},
+    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048, "channels": 64, "stem": []},
+}  # fmt: skip
 SPEC = ModelSpec(
     frozenset({"tokens", "pixels", "frames"}),
     frozenset({"target"}),
@@ -94,7 +98,7 @@ class Model(nn.Module):
         self.scale, self.ctc_weight = c.width**0.5, c.ctc.weight if "frames" in c.inputs else 0.0
         self.inputs, self.image, self.bins = c.inputs, c.image, c.bins
         self.embedding = nn.Embedding(c.vocab, c.width)
-        self.patches = PatchEmbedding(3, c.width, c.patch) if "pixels" in c.inputs else None
+        self.patches = PatchEmbedding(3, c.width, c.patch, stem=c.stem) if "pixels" in c.inputs else None
         self.grid = SinusoidGrid(c.width)
         self.frames = FrameConvolutions(c.bins, c.channels, c.width) if "frames" in c.inputs else None
         self.modality = nn.ParameterDict({name: torch.zeros(c.width) for name in c.inputs})
@@ -128,7 +132,7 @@ class Model(nn.Module):
         frames = torch.randn(rows, 64, self.bins, generator=generator).to(weight)
         sources = {"tokens": Inputs("tokens", tokens), "frames": Inputs("frames", frames)}
         if self.patches is not None:
-            sources["pixels"] = random_images(rows, self.patches.project.weight, self.image)
+            sources["pixels"] = random_images(rows, self.patches.first_weight, self.image)
         return [sources[self.inputs[0]], Inputs("tokens", tokens)]
 
     def patch_grid(self, height: int, width: int) -> tuple[int, int]:
@@ -151,7 +155,7 @@ class Model(nn.Module):
 
     def _read_pixels(self, source: Inputs) -> tuple[Tensor, Mask]:
         assert self.patches is not None, "model.inputs lacks pixels"
-        grid, valid = self.patches(source.values), self.patches.valid(source.valid)
+        grid, valid = self.patches(source.values, source.valid), self.patches.valid(source.valid)
         x = grid.flatten(2).transpose(1, 2)
         x = x + self.grid(grid.size(2), grid.size(3), valid).to(x.dtype)
         return x, Mask(key_valid=None if valid is None else valid.flatten(1))
@@ -199,6 +203,7 @@ INITIAL = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
     r"modality\..*": normal(0.02),
+    r"patches\.stem\..*\.weight": fan_in_relu,  # positions are added without a norm: patches must not be smaller
     r"(patches|frames)\..*\.weight": fan_in,
     r".*(query|key|value|out|into|gate|score|ctc)\.weight": glorot,
 }

@@ -168,7 +168,7 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "untied": {"tied": False, "decoder_layers": 1, "feed": {"kind": "gated"}, "norm": {"kind": "rms"}},
     },
     "omni": {
-        "pixels": {"inputs": ["pixels", "tokens"], "norm": {"kind": "rms"}, "tied": False},
+        "pixels": {"inputs": ["pixels", "tokens"], "norm": {"kind": "rms"}, "tied": False, "stem": [6]},
         "frames": {"inputs": ["frames"], "ctc": {"weight": 0.3}, "positions": {"kind": "rotary"}, "prenorm": False},
     },
 }
