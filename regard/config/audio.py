@@ -27,7 +27,7 @@ class Recordings(Data):
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
     noise: Fraction = 0.0  # how often training adds noise
     snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
-    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # training warps the frequencies by a factor: from, to, such as 0.8,1.25
+    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # training warps the frequencies by a factor: from, to, such as 0.9,1.1
     equalizer: Annotated[float, Field(ge=0, le=40)] = 0.0  # random gains of bands in training: deviation in decibels
     frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
