@@ -276,7 +276,7 @@ def small_data():
 
 def test_one_vocabulary(tmp_path):
     with pytest.raises(UserError, match="the positions of patches need a width that 4 divides, not 34"):
-        regard.resolve("multitask", {"model.width": 34, "model.heads": 2})
+        regard.resolve("multitask", {"model.width": 34, "model.heads": 1})
     with pytest.raises(UserError, match="model.target_vocab is .*, but model.family=omni has one vocabulary; use"):
         regard.train(
             "translate",
