@@ -75,7 +75,8 @@ class Config(Base):
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "width": 128, "heads": 4, "layers": 3, "decoder_layers": 2, "inner": 512, "channels": 16, "patch": 4, "stem": [],
+        "width": 128, "heads": 4, "layers": 3, "decoder_layers": 2, "inner": 512, "channels": 16, "patch": 4,
+        "stem": [],
     },
     "small": {"width": 256, "heads": 4, "layers": 6, "decoder_layers": 4, "inner": 1024, "stem": []},
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048, "channels": 64, "stem": []},
