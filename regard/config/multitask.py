@@ -23,7 +23,7 @@ class MultitaskData(SoundSettings, SquareImages):
     weights: Strings = ()  # of the tasks in sampling, such as dates:2,scenes:1; empty: by number of examples
     sources: Strings = EMBEDDED  # of the embedded data
     shapes: Annotated[int, Field(ge=1, le=3)] = 2  # of an embedded scene, at most
-    examples: Positive = 8000  # embedded training scenes; dates are 2.5 times, recordings 1.5 times as many
+    examples: Positive = 8000  # embedded training scenes; dates are 1.5 times, recordings 2.5 times as many
 
     @field_validator("weights")
     @classmethod

@@ -11,7 +11,7 @@ from .dates import make_dates
 from .morse import make_drills
 
 LOCALES = ("en", "de")  # of the dates
-SHARES = {"dates": 2.5, "scenes": 1.0, "morse": 1.5}  # examples of each source, in data.examples
+SHARES = {"dates": 1.5, "scenes": 1.0, "morse": 2.5}  # examples of each source, in data.examples
 
 
 def make_multitask(data: MultitaskData, split: str) -> Examples:
