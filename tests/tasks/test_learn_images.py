@@ -76,10 +76,10 @@ def test_captions_at_full_size(tmp_path):
 
 @pytest.mark.learn
 def test_unseen_combinations(tmp_path):
-    """Zero-shot labels of combinations that training never has, with half of the training of the recipe."""
-    metrics = train("zero-shot", tmp_path / "run", train__steps=450, train__eval_every=450)
+    """Zero-shot labels of combinations that training never has, with two thirds of the training of the recipe."""
+    metrics = train("zero-shot", tmp_path / "run", train__steps=600, train__eval_every=600)
     shown = f"accuracy {metrics['accuracy']:.4f} among 96 labels, {metrics['item_to_text_r1']:.4f} among the 12 unseen"
-    print(f"unseen combinations, 450 steps: {metrics['seconds']:.0f} s, {shown}")
+    print(f"unseen combinations, 600 steps: {metrics['seconds']:.0f} s, {shown}")
     assert metrics["accuracy"] >= 0.6
     assert metrics["seconds"] < 240
 
