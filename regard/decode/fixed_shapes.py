@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -40,25 +41,36 @@ class FixedCall:
 GRAPHS: MutableMapping[nn.Module, dict[Hashable, FixedCall | None]] = WeakKeyDictionary()
 
 
-def call_fixed(model: nn.Module, name: Hashable, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
-    """function(*inputs), which must neither depend on other tensors than the model's nor wait for the device.
+class FixedCalls:
+    """Calls of functions of a model whose weights stay as they are meanwhile."""
 
-    On a GPU, the first call of a name with these shapes runs eagerly; the second is captured, and later ones are
-    replayed. `name` has all that the function depends on besides the inputs.
-    """
-    first = inputs[0]
-    if not first.is_cuda or torch.is_autocast_enabled("cuda") or first.numel() > MAX_TOKENS:
-        return function(*inputs)
-    graphs = GRAPHS.setdefault(model, {})
-    key = name, *((each.shape, each.dtype) for each in inputs), weight_versions(model)
-    if key not in graphs:  # libraries select their kernels in the first call
-        found = function(*inputs)
-        _keep(graphs, key, None)
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    @cached_property
+    def weights(self) -> Hashable:
+        """What a captured call depends on besides its inputs."""
+        return weight_versions(self.model)
+
+    def __call__(self, name: Hashable, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+        """function(*inputs), which must neither depend on other tensors than the model's nor wait for the device.
+
+        On a GPU, the first call of a name with these shapes runs eagerly; the second is captured, and later ones are
+        replayed. `name` has all that the function depends on besides the inputs.
+        """
+        first = inputs[0]
+        if not first.is_cuda or torch.is_autocast_enabled("cuda") or first.numel() > MAX_TOKENS:
+            return function(*inputs)
+        graphs = GRAPHS.setdefault(self.model, {})
+        key = name, *((each.shape, each.dtype) for each in inputs), self.weights
+        if key not in graphs:  # libraries select their kernels in the first call
+            found = function(*inputs)
+            _keep(graphs, key, None)
+            return found
+        call = graphs.pop(key, None) or capture(function, inputs)  # removed, so that no other thread uses it meanwhile
+        found = call(inputs)
+        _keep(graphs, key, call)
         return found
-    call = graphs.pop(key, None) or capture(function, inputs)  # removed, so that no other thread uses it meanwhile
-    found = call(inputs)
-    _keep(graphs, key, call)
-    return found
 
 
 def capture(function: Callable[..., Tensors], inputs: Tensors) -> FixedCall:

@@ -6,9 +6,9 @@ The work is cut into functions of fixed shapes that never wait for the device: a
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, as_module
 from ..parts import Encoded
@@ -16,7 +16,7 @@ from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
 from .beam import Hypothesis
 from .copies import likeliest, likeliest_lengths, limit_fertilities, predict_copying
-from .fixed_shapes import Tensors, bucket, call_fixed
+from .fixed_shapes import FixedCalls, Tensors, bucket
 from .strategies import MaskPredict
 
 
@@ -32,11 +32,13 @@ class Written(NamedTuple):
         return [(row[:length], logprob) for row, length, logprob in found]
 
 
-def padded_source(source: Inputs, padding: int) -> tuple[Tensor, Tensor]:
+def padded_source(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Tokens and what is valid of sources, both (rows, bucket)."""
-    valid = torch.ones_like(source.values, dtype=torch.bool) if source.valid is None else source.valid
-    more = bucket(source.values.size(1), source.values.device) - source.values.size(1)
-    return pad(source.values, (0, more), value=padding), pad(valid, (0, more))
+    values = np.full((len(rows), bucket(max(map(len, rows)), device)), padding)
+    valid = np.zeros_like(values, bool)
+    for number, row in enumerate(rows):
+        values[number, : len(row)], valid[number, : len(row)] = row, True
+    return torch.from_numpy(values).to(device), torch.from_numpy(valid).to(device)
 
 
 def source_inputs(values: Tensor, valid: Tensor) -> Inputs:
@@ -80,6 +82,7 @@ def write_copies(
     With keys (rows, samples), the targets of all samples of a row follow each other.
     """
     values, valid = source
+    call = FixedCalls(as_module(model))
 
     def choose(values: Tensor, valid: Tensor, limits: Tensor, *keys: Tensor) -> Tensors:
         encoded = model.encode(source_inputs(values, valid))
@@ -90,7 +93,7 @@ def write_copies(
         return encoded.states, limit_fertilities(found.flatten(0, 1), limits.repeat_interleave(found.size(1), 0))
 
     given = () if keys is None else (keys,)
-    states, fertilities = call_fixed(as_module(model), ("choose", mean), choose, values, valid, limits, *given)
+    states, fertilities = call(("choose", mean), choose, values, valid, limits, *given)
     lengths = fertilities.sum(1)
     different, again = distinct(fertilities, 1 if keys is None else keys.size(1))
     if not (longest := int(lengths.max())):
@@ -106,9 +109,7 @@ def write_copies(
         return found, logprobs.masked_fill(~filled, 0.0).sum(1)
 
     rows = different // (1 if keys is None else keys.size(1))
-    tokens, logprobs = call_fixed(
-        as_module(model), ("write", width), write, fertilities[different], rows, values, valid, states, hidden
-    )
+    tokens, logprobs = call(("write", width), write, fertilities[different], rows, values, valid, states, hidden)
     return Written(tokens[again], lengths, logprobs[again])
 
 
@@ -147,13 +148,13 @@ def fill_in(
     Their log-probabilities count those of the lengths: tokens alone would prefer lengths that the model finds unlikely.
     """
     values, valid = source
-    beam = strategy.length_beam
+    beam, call = strategy.length_beam, FixedCalls(as_module(model))
 
     def choose(values: Tensor, valid: Tensor, limits: Tensor) -> Tensors:
         encoded = model.encode(source_inputs(values, valid))
         return encoded.states, *likeliest_lengths(model.length_logits(encoded), limits, beam)
 
-    states, lengths, priors = call_fixed(as_module(model), ("lengths", beam), choose, values, valid, limits)
+    states, lengths, priors = call(("lengths", beam), choose, values, valid, limits)
     times, flat = lengths.size(1), lengths.flatten()
     width = bucket(int(flat.max()), values.device)
 
@@ -164,7 +165,7 @@ def fill_in(
         return tokens, logprobs.double().sum(1)
 
     name = "fill in", width, times, strategy.iterations, mask
-    tokens, logprobs = call_fixed(as_module(model), name, write, values, valid, states, flat, hidden)
+    tokens, logprobs = call(name, write, values, valid, states, flat, hidden)
     return Written(tokens, flat, logprobs + priors.flatten())
 
 
@@ -202,15 +203,21 @@ def mask_predict(
 
 
 def target_logprobs(
-    model: Seq2SeqModel, source: tuple[Tensor, Tensor], rows: Tensor, given: Tensor, labels: Tensor, valid: Tensor
+    model: Seq2SeqModel, source: tuple[Tensor, Tensor], numbers: Sequence[int], targets: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Σ log p of targets, by a model that writes token by token; target i belongs to source `rows[i]`.
+    """Σ log p of targets, by a model that writes token by token; `numbers` are the rows of their sources.
 
-    given: what the decoder reads, labels: what it predicts, END included, valid: where; each (targets, widest).
+    A target has its tokens from START to END. All go to the device in one table.
     """
-    width, count = bucket(given.size(1), given.device), bucket(len(given), given.device)
+    device, widest = source[0].device, max(map(len, targets))
+    width, count = bucket(widest - 1, device), bucket(len(targets), device)
+    table = np.zeros((count, 2 + width + 1), np.int64)  # the number of the source, predicted tokens, tokens
+    for row, number, target in zip(table, numbers, targets, strict=False):  # more rows are padding
+        row[0], row[1], row[2 : 2 + len(target)] = number, len(target) - 1, target
 
-    def score(given: Tensor, labels: Tensor, valid: Tensor, rows: Tensor, values: Tensor, filled: Tensor) -> Tensors:
+    def score(table: Tensor, values: Tensor, filled: Tensor) -> Tensors:
+        rows, lengths, given, labels = table[:, 0], table[:, 1:2], table[:, 2:-1], table[:, 3:]
+        valid = torch.arange(width, device=table.device) < lengths
         encoded = model.encode(source_inputs(values, filled))
         states = model.decode(Inputs("tokens", given), encoded.select(rows))  # padding follows what is valid
         some = states.device.type == "cpu"  # padding gets no logits there
@@ -219,10 +226,8 @@ def target_logprobs(
         found = logits.gather(-1, chosen)[..., 0] - logits.logsumexp(-1)
         return ((fill_table(valid, found) if some else found.masked_fill(~valid, 0.0)).sum(1),)
 
-    targets = (pad(each, (0, width - each.size(1), 0, count - len(each))) for each in (given, labels, valid))
-    more_rows = pad(rows, (0, count - len(rows)))
-    (found,) = call_fixed(as_module(model), "score", score, *targets, more_rows, *source)
-    return found[: len(rows)]
+    (found,) = FixedCalls(as_module(model))("score", score, torch.from_numpy(table).to(device), *source)
+    return found[: len(targets)]
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -3,13 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import cast
 
-import numpy as np
 import torch
 
 from ..alignment.links import Links, Symmetrization
-from ..data.collate import pad_tokens
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.constraints import parse_constraints
@@ -108,33 +105,20 @@ class KnownTargets(TextSourceGeneration):
         sources = [[*ids, self.source.end] for ids in self.source.encode(list(texts))]
         targets = self.target.encode([target for _, target in candidates])
         self.refuse_long([*(ids[:-1] for ids in sources), *targets])
-        source = padded_source(
-            pad_tokens(list(map(np.array, sources)), self.source.pad).to(self.device), self.source.pad
-        )
+        source = padded_source(sources, self.source.pad, self.device)
         numbers = [number for number, _ in candidates]
         if self.reads_trees:
             trees = PrefixTrees.of(targets, numbers, self.target.start)
             logprobs = tree_logprobs(self.model, source, trees, self.target.end).tolist()
         else:
-            logprobs = self._row_logprobs(source, numbers, targets)
+            rows = [[self.target.start, *ids, self.target.end] for ids in targets]
+            logprobs = target_logprobs(self.model, source, numbers, rows).tolist()
         return [total / (len(ids) + 1) ** length_penalty for total, ids in zip(logprobs, targets, strict=True)]
 
     @cached_property
     def reads_trees(self) -> bool:
         """True if equal prefixes of candidates are read once. A GPU replays rows of fixed shapes instead."""
         return self.device.type == "cpu" and reads_trees(as_module(self._first_member))
-
-    def _row_logprobs(
-        self, source: tuple[torch.Tensor, torch.Tensor], numbers: list[int], targets: list[list[int]]
-    ) -> list[float]:
-        """ln P of targets, each with the number of its source; each is a row."""
-        given = pad_tokens([np.array([self.target.start, *ids]) for ids in targets], self.target.pad).to(self.device)
-        labels = pad_tokens([np.array([*ids, self.target.end]) for ids in targets], self.target.pad).to(self.device)
-        valid = torch.ones_like(given.values, dtype=torch.bool) if given.valid is None else given.valid
-        rows = torch.tensor(numbers, device=self.device)
-        model = cast(Seq2SeqModel, self.model)
-        found: list[float] = target_logprobs(model, source, rows, given.values, labels.values, valid).tolist()
-        return found
 
     def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """Nats per target token, END included, without label smoothing."""

@@ -80,8 +80,8 @@ class ParallelPredictor(TranslatePredictor):
     def _search_batch(
         self, sources: Sequence[SourceInputs], limits: Sequence[int], strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        rows = [each.inputs.values[0].numpy() for each in sources]
-        source = parallel.padded_source(pad_tokens(rows, self.source.pad).to(self.device), self.source.pad)
+        rows = [each.inputs.values[0].tolist() for each in sources]
+        source = parallel.padded_source(rows, self.source.pad, self.device)
         texts = [each.key or "" for each in sources]
         found = self.write(source, texts, torch.tensor(limits, device=self.device), strategy)
         require_finite([each.logprob for each in found])

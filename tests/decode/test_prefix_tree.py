@@ -41,28 +41,19 @@ def test_trees_equal_rows(name: str) -> None:
     model = CASES[name].eval()
     assert reads_trees(model)
     values = torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0]])
-    source, width = (values, values != 0), max(map(len, TARGETS)) + 1
-    given, labels = (
-        torch.zeros(len(TARGETS), width, dtype=torch.long),
-        torch.zeros(len(TARGETS), width, dtype=torch.long),
-    )
-    valid = torch.zeros(len(TARGETS), width, dtype=torch.bool)
-    for row, target in enumerate(TARGETS):
-        size = len(target) + 1
-        given[row, :size], labels[row, :size] = torch.tensor([START, *target]), torch.tensor([*target, END])
-        valid[row, :size] = True
-    wanted = target_logprobs(model, source, torch.tensor(NUMBERS), given, labels, valid)
+    source, rows = (values, values != 0), [[START, *target, END] for target in TARGETS]
+    wanted = target_logprobs(model, source, NUMBERS, rows)
     alone = [  # token by token
         model.logits(
             model.decode(
-                Inputs("tokens", given[row : row + 1, : int(valid[row].sum())]),
+                Inputs("tokens", torch.tensor([row[:-1]])),
                 model.encode(Inputs("tokens", values[number : number + 1, : (4, 2)[number]])),
             )
         )[0]
         .log_softmax(-1)
-        .gather(1, labels[row, : int(valid[row].sum()), None])
+        .gather(1, torch.tensor(row[1:])[:, None])
         .sum()
-        for row, number in enumerate(NUMBERS)
+        for row, number in zip(rows, NUMBERS, strict=True)
     ]
     assert torch.allclose(wanted, torch.stack(alone), atol=1e-4)
     found = tree_logprobs(model, source, PrefixTrees.of(TARGETS, NUMBERS, START), END)

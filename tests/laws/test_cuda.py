@@ -431,7 +431,7 @@ def test_threads_share_a_model():
 
 
 @pytest.mark.parametrize(
-    "case", [("vit", "paper"), ("vit", "mean"), ("detr", "paper"), ("detr", "anchors")], ids=" ".join
+    "case", [("vit", "paper"), ("vit", "mean"), ("vit", "stem"), ("detr", "paper"), ("detr", "anchors")], ids=" ".join
 )
 def test_images_equal_cpu(case):
     """Outputs and gradients of models that read images of unequal sizes; compiled, too, and close in bfloat16."""
