@@ -260,13 +260,14 @@ def distill(
     *,
     out: str | PathLike[str],
     data: Any = None,
+    splice: int = 0,
     report: Callable[[str], None] = lambda line: None,
     **sections: Any,
 ) -> int:
     """Write the translations of a run to `out`, in order: lines, or pairs in a .tsv file. Return their number.
 
-    `data` names the files of the sources; by default those that the run was trained on. A call that was killed is
-    continued by the same call.
+    `data` names the files of the sources; by default those that the run was trained on. `splice` new texts for each
+    source, made of pieces of the sources, follow in a .tsv file. A call that was killed is continued by the same call.
     """
     from .tasks.distillation import distill as write
     from .tasks.translate import TranslatePredictor
@@ -274,7 +275,7 @@ def distill(
     predictor = load(path, overrides, **sections)
     if not isinstance(predictor, TranslatePredictor):
         raise UserError(f"{path} is a run of the task {predictor.run.task}; distill takes one that writes texts")
-    return write(predictor, evaluation_sides(data), Path(path_name(out, "out")), report)
+    return write(predictor, evaluation_sides(data), Path(path_name(out, "out")), report, splice)
 
 
 def open_aligner(

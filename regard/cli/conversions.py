@@ -54,11 +54,14 @@ def distill(
         str | None, typer.Option(metavar="SOURCE", help="The texts to translate; default: data.train of the run.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to create; .tsv: sources with their targets.")] = ...,  # type: ignore[assignment]
+    splice: Annotated[
+        int, typer.Option(min=0, help="Add so many new texts for each source, made of pieces of the sources.")
+    ] = 0,
 ) -> None:
     """Write the translations of training data, to train another model on them; run it again to continue."""
     from .. import api
     from ..config.run import parse_sides
 
     chosen = None if data is None else parse_sides(data)
-    count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, report=print_fact)
+    count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, splice=splice, report=print_fact)
     print(f"lines {count}")

@@ -9,8 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, as_module
+from ..families.protocols import (
+    FertilityModel,
+    InfillModel,
+    ParallelModel,
+    Seq2SeqModel,
+    SpellingModel,
+    as_module,
+)
 from ..parts import Encoded
 from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
@@ -130,6 +138,32 @@ def distinct(fertilities: Tensor, samples: int) -> tuple[Tensor, Tensor]:
             kept.append(row)
         places.append(first[key])
     return torch.tensor(kept), torch.tensor(places)
+
+
+# --- tokens and blanks -----------------------------------------------------------------------------------------------
+
+
+def write_path(model: SpellingModel, source: tuple[Tensor, Tensor], hidden: Tensor) -> Written:
+    """The likeliest tokens, blanks among them, of all copies of the source. END of the source is not copied."""
+
+    def write(values: Tensor, valid: Tensor, hidden: Tensor) -> Tensors:
+        encoded = model.encode(source_inputs(values, valid))
+        copies, filled = upsample(values, valid, model.upsample)
+        found, logprobs = best_tokens(model, Inputs("tokens", copies, filled), encoded, hidden, filled)
+        return found, filled.sum(1), logprobs.masked_fill(~filled, 0.0).sum(1)
+
+    return Written(*FixedCalls(as_module(model))("path", write, *source, hidden))
+
+
+def upsample(values: Tensor, valid: Tensor, times: int) -> tuple[Tensor, Tensor]:
+    """Copies of all tokens (rows, source) but the last valid ones, END, and what is valid: both (rows, copies)."""
+    inside = pad(valid[:, 1:], (0, 1))  # a valid one follows
+    return values.repeat_interleave(times, 1), inside.repeat_interleave(times, 1)
+
+
+def spell(path: Sequence[int], blank: int) -> list[int]:
+    """What a path spells: its tokens without repetitions, then without blanks."""
+    return [token for token in merge_repeats(path) if token != blank]
 
 
 # --- masked tokens ---------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "whisper": "regard.families.whisper",
     "omni": "regard.families.omni",
     "nat": "regard.families.nat",
+    "nat-ctc": "regard.families.nat_ctc",
     "cmlm": "regard.families.cmlm",
     "clip": "regard.families.clip",
 }

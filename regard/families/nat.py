@@ -4,7 +4,7 @@ The encoder predicts the fertility of every source token: how many target tokens
 token that many times, and replaces all copies together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -39,10 +39,10 @@ Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
-class Config(Base):
-    """The settings of a non-autoregressive Transformer."""
+class CopyConfig(Base):
+    """The settings of a Transformer that writes all target tokens at once, in place of copies of source tokens."""
 
-    family: Literal["nat"] = "nat"
+    family: str
     size: str = "small"
     vocab: Count = 0  # of the source; 0: the tokenizer's size
     target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
@@ -55,9 +55,6 @@ class Config(Base):
     prenorm: bool = False  # the norm comes first; in the paper last
     tied: bool = True  # the head shares the target embeddings
     scaled: bool = True  # embeddings × √width
-    fertilities: bool = True  # false: the encoder predicts only the length; source tokens are copied evenly
-    max_fertility: Positive = 50  # copies of a source token
-    max_length: Positive = 256  # tokens of a target, without END, if fertilities is false
     positional: bool = True  # decoder layers have positional attention
     attention: AttentionSlot = slots.Dense()
     positions: Positions = slots.Sinusoid()
@@ -65,9 +62,18 @@ class Config(Base):
     norm: Norm = slots.LayerNorm()
 
     @model_validator(mode="after")
-    def _check_shape(self) -> "Config":
+    def _check_shape(self) -> "CopyConfig":
         slots.check_widths(self.width, self.heads, self.positions)
         return self
+
+
+class Config(CopyConfig):
+    """The settings of a non-autoregressive Transformer."""
+
+    family: Literal["nat"] = "nat"
+    fertilities: bool = True  # false: the encoder predicts only the length; source tokens are copied evenly
+    max_fertility: Positive = 50  # copies of a source token
+    max_length: Positive = 256  # tokens of a target, without END, if fertilities is false
 
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -114,10 +120,11 @@ class PositionalLayer(Layer):
         return x
 
 
-class Model(nn.Module):
-    """NAT (1711.02281): the decoder reads each source token as often as its fertility says."""
+class CopyTransformer(nn.Module):
+    """An encoder, and a decoder that replaces copies of source tokens."""
 
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: CopyConfig, heads: Mapping[str, nn.Module]) -> None:
+        """`heads` predict from the states of the encoder how often source tokens are copied."""
         super().__init__()
         self.scale = c.width**0.5 if c.scaled else 1.0
         self.source = nn.Embedding(c.vocab, c.width)
@@ -139,11 +146,8 @@ class Model(nn.Module):
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=False),
         )
-        self.fertilities = c.fertilities
-        if c.fertilities:
-            self.fertility = nn.Linear(c.width, c.max_fertility + 1)
-        else:
-            self.length = LengthHead(c.width, c.max_length)
+        for name, head in heads.items():
+            self.add_module(name, head)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
         drawn = r"(source|target|head|fertility|length\.\w+|.*table)\.weight"
         initialize(self, INITIAL | {drawn: normal(c.width**-0.5)})
@@ -154,14 +158,6 @@ class Model(nn.Module):
         x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
         states: Tensor = self.encoder(self.dropout(x), source.mask())
         return Encoded(states, source.valid, source.segments)
-
-    def fertility_logits(self, encoded: Encoded) -> Tensor:
-        logits: Tensor = self.fertility(encoded.states)
-        return logits  # (batch, source, max_fertility + 1)
-
-    def length_logits(self, encoded: Encoded) -> Tensor:
-        logits: Tensor = self.length(encoded.states, encoded.valid)
-        return logits  # (batch, max_length + 1)
 
     def decode(self, copies: Inputs, encoded: Encoded, shown: Tensor | None = None) -> Tensor:
         x = self.source(copies.values)
@@ -177,6 +173,26 @@ class Model(nn.Module):
 
     def forward(self, source: Inputs, copies: Inputs) -> Tensor:
         return self.logits(self.decode(copies, self.encode(source)))
+
+
+class Model(CopyTransformer):
+    """NAT (1711.02281): the decoder reads each source token as often as its fertility says."""
+
+    fertility: nn.Linear
+    length: LengthHead
+
+    def __init__(self, c: Config) -> None:
+        by_token = {"fertility": nn.Linear(c.width, c.max_fertility + 1)} if c.fertilities else {}
+        super().__init__(c, by_token or {"length": LengthHead(c.width, c.max_length)})
+        self.fertilities = c.fertilities
+
+    def fertility_logits(self, encoded: Encoded) -> Tensor:
+        logits: Tensor = self.fertility(encoded.states)
+        return logits  # (batch, source, max_fertility + 1)
+
+    def length_logits(self, encoded: Encoded) -> Tensor:
+        logits: Tensor = self.length(encoded.states, encoded.valid)
+        return logits  # (batch, max_length + 1)
 
 
 INITIAL = {

@@ -107,6 +107,12 @@ class FertilityModel(ParallelModel, Protocol):
         """(batch, source, largest fertility + 1), if `fertilities` is true"""
 
 
+class SpellingModel(ParallelModel, Protocol):
+    """A parallel model whose decoder reads every source token equally often, and writes tokens and blanks (CTC)."""
+
+    upsample: int  # copies of a source token
+
+
 class InfillModel(ParallelModel, Protocol):
     """A parallel model whose decoder fills in masked tokens of a target of known length."""
 
@@ -233,6 +239,7 @@ if TYPE_CHECKING:
         lm,
         longformer,
         nat,
+        nat_ctc,
         omni,
         rnn,
         speech,
@@ -245,7 +252,7 @@ if TYPE_CHECKING:
 
     _: tuple[Family, ...] = (
         transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, captioner, speech, whisper, nat,
-        cmlm, omni, clip,
+        nat_ctc, cmlm, omni, clip,
     )  # fmt: skip
 
     def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
@@ -255,6 +262,9 @@ if TYPE_CHECKING:
         return model
 
     def _check_fertility(model: nat.Model) -> FertilityModel:
+        return model
+
+    def _check_spelling(model: nat_ctc.Model) -> SpellingModel:
         return model
 
     def _check_infill(model: cmlm.Model) -> InfillModel:

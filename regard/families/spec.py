@@ -6,10 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 from ..parts.inputs import Modality
 
-Output: TypeAlias = Literal["target", "next", "masked", "label", "tags", "embedding", "boxes", "copied", "infilled"]
+Output: TypeAlias = Literal[
+    "target", "next", "masked", "label", "tags", "embedding", "boxes", "copied", "spelled", "infilled"
+]
 """target: tokens of another sequence, one after the other; copied: such tokens in place of copies of the source, all at
-once; infilled: those behind the masks of another sequence, all at once; next: the next token of the text; masked:
-tokens behind masks of the text."""
+once; spelled: such tokens and blanks in place of copies, all at once; infilled: tokens behind the masks of another
+sequence, all at once; next: the next token of the text; masked: tokens behind masks of the text."""
 
 Strategy: TypeAlias = Literal["greedy", "sample", "beam", "ctc", "argmax", "average", "npd", "mask-predict"]
 

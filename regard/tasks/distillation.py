@@ -14,6 +14,7 @@ from typing import IO
 from ..config.schema import Sides
 from ..data.memory import IN_MEMORY
 from ..data.open_file import plain_suffix
+from ..data.splices import splice_texts
 from ..data.table_files import file_format
 from ..data.text_lines import TextLines
 from ..errors import UserError
@@ -28,15 +29,22 @@ PARTS = {"source": "the data", "weights": "the weights of the run", "decode": "d
 
 
 def distill(
-    predictor: TranslatePredictor, data: Sides | None, out: Path, report: Callable[[str], None] = lambda line: None
+    predictor: TranslatePredictor,
+    data: Sides | None,
+    out: Path,
+    report: Callable[[str], None] = lambda line: None,
+    splice: int = 0,
 ) -> int:
     """Write the translation of every source to a file of lines, or with its source to a .tsv file; return their number.
 
-    `data` has the files of the sources as its first side; None: data.train of the run.
+    `data` has the files of the sources as its first side; None: data.train of the run. `splice` new texts for each
+    source follow, made of pieces of the sources.
     """
     check_output(predictor, out)
     pairs = plain_suffix(str(out)) == ".tsv"
     sources = open_sources(predictor, data, pairs)
+    if splice:
+        sources = add_splices(sources, splice, pairs, report)
     draft = out.with_name(f"{out.name}.part")
     try:
         draft.mkdir(exist_ok=True)
@@ -79,6 +87,16 @@ def open_sources(predictor: TranslatePredictor, data: Sides | None, pairs: bool)
         what = "a table" if known else "not in files"
         raise UserError(f"the data are {what}, so targets alone have no sources; give --out a name that ends in .tsv")
     return predictor.data_split(run, "train", data).texts(0)
+
+
+def add_splices(sources: Sequence[str], splice: int, pairs: bool, report: Callable[[str], None]) -> Sequence[str]:
+    """The sources and new texts, `splice` times as many if there are enough."""
+    if not pairs:
+        raise UserError("--splice makes new sources, which a file of targets lacks; give --out a name in .tsv")
+    known = [sources[i] for i in range(len(sources))]
+    found = splice_texts(known, splice * len(known))
+    report(f"{len(found):,} spliced texts follow the {len(known):,} of the data")
+    return known + found
 
 
 def describe_job(predictor: TranslatePredictor, sources: Sequence[str], pairs: bool) -> dict[str, str]:

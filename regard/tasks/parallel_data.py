@@ -104,6 +104,42 @@ class FertilityDataset(CopyDataset):
         return f"targets have over {self.max_fertility} tokens for a source token and were cut (model.max_fertility)"
 
 
+class SpelledDataset(PairDataset):
+    """Pairs whose source tokens are each copied equally often; CTC finds the places of the target tokens among them."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        source: Tokenizer,
+        target: Tokenizer,
+        data: PackedData,
+        train: Train,
+        context: int | None,
+        upsample: int,
+    ) -> None:
+        super().__init__(examples, source, target, data, train, context)
+        self.upsample = upsample
+
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        for index, (source, target) in zip(indices, super().encode(indices), strict=True):
+            needed = np.arange(1, len(target)) + (np.diff(target[:-1], prepend=-1) == 0).cumsum()
+            fitting = target[:-1][needed <= self.upsample * (len(source) - 1)]  # equal neighbors need a blank
+            if len(fitting) < len(target) - 1:
+                self.shortened.add(index)
+            yield source, fitting
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        fields = {
+            "source": pad_tokens([source for source, _ in items], self.source.pad),
+            "copies": pad_target([np.repeat(source[:-1], self.upsample) for source, _ in items], self.source.pad),
+            "target": pad_target([target for _, target in items], self.target.pad),
+        }
+        return Batch(fields, sum(len(target) for _, target in items))
+
+    def describe_shortened(self) -> str:
+        return f"targets have over {self.upsample} tokens for a source token and were cut (model.upsample)"
+
+
 class InfillDataset(PairDataset):
     """Pairs in which a random number of target tokens, from one to all, are masked: PAD stands for them."""
 

@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy, pad
 from ..data.batch import Batch
 from ..data.collate import IGNORED
 from ..decode.copies import limit_fertilities, predict_copying
-from ..families.protocols import FertilityModel, InfillModel, Seq2SeqModel
+from ..families.protocols import FertilityModel, InfillModel, Seq2SeqModel, SpellingModel
 from ..parts import Encoded, Inputs
+from ..parts.ctc import ctc_loss
 from ..parts.fertility import copy_tokens
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..training.objective import LossSum, Objective
@@ -149,6 +150,20 @@ class TaughtFertilityObjective(FertilityObjective):
             written = Inputs("tokens", pad(logits.argmax(-1), (1, 0), value=self.teacher.start))
             judged = teacher.logits(teacher.decode(written, taught)).float().log_softmax(-1)
         return logits.log_softmax(-1), judged
+
+
+class SpelledObjective(Objective):
+    """-log p of the targets by CTC, summed; without label smoothing. PAD is the blank."""
+
+    def __init__(self, model: nn.Module, blank: int) -> None:
+        super().__init__()
+        self.model, self.blank = model, blank
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, copies, target = cast(SpellingModel, self.model), batch["copies"], batch["target"]
+        assert target.valid is not None
+        logits = model.logits(model.decode(copies, model.encode(batch["source"])))
+        return LossSum(ctc_loss(logits, copies.valid, target.values, target.valid.sum(1), self.blank))
 
 
 class InfillObjective(Objective):

@@ -23,7 +23,6 @@ from ..decode.strategies import Argmax, Average, MaskPredict, NoisyParallel, Par
 from ..decode.token_rules import TokenRules
 from ..errors import UserError
 from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
-from ..families.spec import Output
 from ..look import ViewAxis
 from ..parts import Encoded
 from ..parts.fertility import copy_tokens
@@ -40,10 +39,7 @@ from .translate import TranslateJob, TranslatePredictor
 
 
 class ParallelPredictor(TranslatePredictor):
-    """A translation for every text, all tokens at once.
-
-    In scores of known targets, END has the log-probability of what decides the length.
-    """
+    """A translation for every text, all tokens at once."""
 
     @property
     def parallel_model(self) -> ParallelModel:
@@ -125,6 +121,19 @@ class ParallelPredictor(TranslatePredictor):
         written = ViewAxis.of_tokens("target", axes["target"].labels[:-1])
         return axes | {"target": written, "prefix": written}
 
+    @staticmethod
+    def ensemble(predictors: Mapping[str, TranslatePredictor]) -> TranslatePredictor:
+        raise UserError(
+            f"{' and '.join(predictors)} write all tokens at once and cannot form an ensemble; use one of them"
+        )
+
+
+class LengthPredictor(ParallelPredictor):
+    """A translation for every text, of a length that is predicted first.
+
+    In scores of known targets, END has the log-probability of what decides the length.
+    """
+
     def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         self.refuse_long(sources + targets)
         rows = [torch.tensor([*each, self.source.end]).numpy() for each in sources]
@@ -141,14 +150,8 @@ class ParallelPredictor(TranslatePredictor):
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """What the decoder reads for targets of these lengths, and the log-probability (rows,) of each length."""
 
-    @staticmethod
-    def ensemble(predictors: Mapping[str, TranslatePredictor]) -> TranslatePredictor:
-        raise UserError(
-            f"{' and '.join(predictors)} write all tokens at once and cannot form an ensemble; use one of them"
-        )
 
-
-class FertilityPredictor(ParallelPredictor):
+class FertilityPredictor(LengthPredictor):
     """Copies of the source, as many as the predicted fertilities, become the translation."""
 
     validation_decode: Mapping[str, Any] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
@@ -213,7 +216,7 @@ class FertilityPredictor(ParallelPredictor):
         return Inputs("tokens", values, valid), ends
 
 
-class InfillPredictor(ParallelPredictor):
+class InfillPredictor(LengthPredictor):
     """Masked tokens are filled in, repeatedly, for several lengths of the translation."""
 
     validation_decode: Mapping[str, Any] = {
@@ -308,9 +311,3 @@ def refuse_packed(packed: bool, name: str) -> None:
     """Refuse packed rows, which these families do not read."""
     if packed:
         raise UserError(f"data.packed is true, but model.family={name} trains on padded rows; set it to false")
-
-
-PARALLEL: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
-    "copied": (FertilityPredictor, FertilityJob),
-    "infilled": (InfillPredictor, InfillJob),
-}

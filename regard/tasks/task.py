@@ -50,6 +50,7 @@ OUTPUTS: dict[Output, str] = {
     "embedding": "an embedding",
     "boxes": "boxes",
     "copied": "another sequence",
+    "spelled": "another sequence",
     "infilled": "another sequence",
 }
 TEXT: frozenset[Modality] = frozenset({"tokens"})

@@ -21,6 +21,7 @@ from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
+from ..families.spec import Output
 from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..metrics.tokenization import Tokenization, choose_tokenization
@@ -65,7 +66,9 @@ from .translations import (
     translate_result,
 )
 
-TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"copied", "infilled"}))
+TASK = Task(
+    "translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"copied", "spelled", "infilled"})
+)
 HEAD = "target"  # the head of a family with several heads
 
 
@@ -304,10 +307,16 @@ def restore(
 
 def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
     """The predictor and the job for what the family of a run writes."""
-    from .parallel_translate import PARALLEL
+    from .ctc_translate import SpelledJob, SpelledPredictor
+    from .parallel_translate import FertilityJob, FertilityPredictor, InfillJob, InfillPredictor
 
+    kinds: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
+        "copied": (FertilityPredictor, FertilityJob),
+        "spelled": (SpelledPredictor, SpelledJob),
+        "infilled": (InfillPredictor, InfillJob),
+    }
     writes = spec_of(run.model.family).writes
-    return next((PARALLEL[output] for output in PARALLEL if output in writes), (TranslatePredictor, TranslateJob))
+    return next((kinds[output] for output in kinds if output in writes), (TranslatePredictor, TranslateJob))
 
 
 def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:

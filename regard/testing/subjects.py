@@ -284,6 +284,7 @@ SUBJECTS: dict[Output, type[Subject]] = {
     "embedding": EmbeddingOutput,
     "boxes": BoxOutput,
     "copied": ParallelTokens,
+    "spelled": ParallelTokens,
     "infilled": ParallelTokens,
 }
 

@@ -68,7 +68,7 @@ SURFACE = {
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge", "--json"],
     "prune": ["RUN", "--heads", "--out", "--effect"],
-    "distill": ["RUN", "[KEY=VALUE]", "--data", "--out"],
+    "distill": ["RUN", "[KEY=VALUE]", "--data", "--out", "--splice"],
     "info": ["RUN", "--json"],
     "list": ["--json"],
 }

@@ -10,6 +10,7 @@ from helpers import small
 
 import regard
 from regard.cli import main
+from regard.data.splices import splice_texts
 from regard.tasks import distillation
 from regard.tasks.translate import TranslatePredictor
 from regard.training.lock import RunLock
@@ -51,6 +52,29 @@ def test_lines_correspond_to_their_sources(run: Path, source: Path, tmp_path: Pa
     pairs = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
     assert [each[1] for each in pairs] == out.read_text().splitlines()
     assert [each[0] for each in pairs] == [line.replace("\t", " ") for line in lines]
+
+
+def test_spliced_texts_follow_the_sources(run: Path, tmp_path: Path, capsys) -> None:
+    animals, places = ("cat", "dog", "bird", "cow", "fox", "hen"), ("house", "tree", "lake", "road", "hill", "barn")
+    lines = [f"the {one} is sitting near the {other} ." for one, other in zip(animals, places, strict=True)]
+    (tmp_path / "a.en").write_text("\n".join(lines) + "\n")
+    out = tmp_path / "a.tsv"
+    code, printed, err = distill(capsys, run, "--data", tmp_path / "a.en", "--splice", "3", "--out", out)
+    assert code == 0 and printed == "lines 24\n" and "18 spliced texts follow the 6 of the data" in err
+    sources, targets = zip(*(line.split("\t") for line in out.read_text().splitlines()), strict=True)
+    assert list(sources[:6]) == lines and len(set(sources)) == 24
+    assert all(each.split()[1] in animals and each.split()[-2] in places for each in sources)
+    assert list(targets) == regard.load(run).predict(list(sources))
+
+
+def test_texts_without_shared_words_give_no_splices() -> None:
+    assert splice_texts(["one two three four five six", "a b c d e f"], 9) == [] == splice_texts([], 9)
+    assert splice_texts(["one two three four five six"] * 9, 3) == []  # all would be known
+
+
+def test_splices_need_room_for_their_sources(run: Path, source: Path, tmp_path: Path, capsys) -> None:
+    code, printed, err = distill(capsys, run, "--data", source, "--splice", 2, "--out", tmp_path / "a.de")
+    assert code == 2 and not printed and "give --out a name in .tsv" in err
 
 
 @pytest.mark.parametrize("cut", [0, 2, 40])

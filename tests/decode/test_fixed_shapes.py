@@ -11,7 +11,7 @@ import regard
 from regard.decode import parallel
 from regard.decode.fixed_shapes import bucket
 from regard.decode.strategies import MaskPredict
-from regard.families import cmlm, nat, transformer
+from regard.families import cmlm, nat, nat_ctc, transformer
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -65,7 +65,7 @@ def test_candidates_are_scored_as_known_targets(runs: dict[str, Path]) -> None:
     assert found == pytest.approx(wanted, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["argmax", "average", "npd", "mask-predict", "teacher"])
+@pytest.mark.parametrize("kind", ["argmax", "average", "npd", "path", "mask-predict", "teacher"])
 def test_functions_of_fixed_shapes_never_wait_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On tensors without storage, an operation that needs a value raises. Only the longest length is given."""
     small_model: dict[str, Any] = {"vocab": 50, "width": 32, "heads": 2, "layers": 1, "inner": 32}
@@ -77,6 +77,9 @@ def test_functions_of_fixed_shapes_never_wait_for_the_device(kind: str, monkeypa
             infill = cmlm.Model(cmlm.Config(**small_model, max_length=20)).eval()
             found = parallel.fill_in(infill, source, limits, hidden, 0, MaskPredict(4, 3))
             assert found.tokens.shape == (6, 16)
+        elif kind == "path":
+            speller = nat_ctc.Model(nat_ctc.Config(**small_model)).eval()
+            assert parallel.write_path(speller, source, hidden).tokens.shape == (2, 24)
         elif kind == "teacher":
             model = transformer.Model(transformer.Config(**small_model)).eval()
             assert parallel.target_logprobs(model, source, [0] * 5, [[1, 4, 2]] * 5).shape == (5,)

@@ -13,7 +13,7 @@ from regard.tasks import task_module
 from regard.tasks.task import spec_of
 
 FITTING = {
-    "translate": "transformer t5 rnn cnn omni nat cmlm",
+    "translate": "transformer t5 rnn cnn omni nat nat-ctc cmlm",
     "text2text": "transformer t5 rnn cnn omni",
     "spans": "transformer t5 rnn cnn omni",
     "language": "lm gpt xl rnn cnn",

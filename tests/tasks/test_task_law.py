@@ -63,6 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "state": ("language", {**LANGUAGE, "model.family": "rnn", "model.carry_state": True, "train.batch": 4}),
     "translate": ("translate", {**FEW, **GENERATE, "model.inner": 48}),
     "nat": ("translate", {**FEW, "model.inner": 48, "model.family": "nat", "decode.kind": "argmax"}),
+    "nat-ctc": ("translate", {**FEW, "model.inner": 48, "model.family": "nat-ctc", "decode.kind": "argmax"}),
     "cmlm": ("translate", {**FEW, "model.inner": 48, "model.family": "cmlm", "decode.kind": "mask-predict"}),
     "text2text": ("text2text", {**FEW, **GENERATE, "model.inner": 48, "model.head_width": 16}),
     "spans": ("spans", {**FEW, **GENERATE, "model.inner": 48, "model.head_width": 16, "data.sentinels": 20}),

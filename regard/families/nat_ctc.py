@@ -1,0 +1,34 @@
+"""The non-autoregressive Transformer with CTC (1811.04719): all target tokens at once, with blanks between them.
+
+The decoder reads every source token `upsample` times and replaces all copies together, each by a target token or by a
+blank, which is PAD. The text is what remains without blanks and repetitions. Training sums over all their places (CTC),
+so that no length, no fertilities and no alignment are needed.
+"""
+
+from typing import Any, Literal
+
+from ..config.schema import Positive
+from ..parts import slots
+from .nat import SIZES as NAT_SIZES
+from .nat import CopyConfig, CopyTransformer
+from .spec import TOKENS, ModelSpec
+
+
+class Config(CopyConfig):
+    """The settings of a non-autoregressive Transformer with CTC."""
+
+    family: Literal["nat-ctc"] = "nat-ctc"
+    positions: slots.Sinusoid = slots.Sinusoid()
+    upsample: Positive = 3  # copies of every source token: a target may have so many times the tokens of its source
+
+
+SIZES: dict[str, dict[str, Any]] = NAT_SIZES
+SPEC = ModelSpec(TOKENS, frozenset({"spelled"}), ("argmax",))
+
+
+class Model(CopyTransformer):
+    """NAT with CTC (1811.04719): the decoder reads each source token equally often."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c, {})
+        self.upsample = c.upsample
