@@ -49,9 +49,8 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
             Path(kept).write_text(printed)
         if arguments[0] in ("align", "predict"):
             assert printed.count("\n") == (40 if "train.en" in arguments else 5), command  # other line ends may be text
-    assert (
-        len(Path("distilled.de").read_text().splitlines()) == 40 < len(Path("distilled.tsv").read_text().splitlines())
-    )
+    for name in ("distilled.de", "distilled.tsv"):  # dates are too short to be spliced
+        assert Path(name).read_text().count("\n") == 40
 
 
 def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
