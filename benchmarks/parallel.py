@@ -19,6 +19,7 @@ import regard
 from regard.config.run import resolve
 from regard.device import resolve_device
 from regard.errors import UserError
+from regard.families import family
 from regard.tasks import prepare
 
 from .report import Report, Section
@@ -100,13 +101,19 @@ def section(
     exact = limits or {}
     forced = {"min_tokens": exact["max_tokens"] - 1} if exact else {}  # END is the last
     programs = {"beam 5": run_texts(teacher, texts, batch, {**BEAM, **exact, **forced})}
-    programs |= {key: run_texts(student, texts, batch, {**decode, **exact}) for key, decode in OURS.items()}
+    ours = {key: decode for key, decode in OURS.items() if decode["kind"] in strategies(student)}
+    programs |= {key: run_texts(student, texts, batch, {**decode, **exact}) for key, decode in ours.items()}
     if exact:
         check_lengths(teacher, student, texts, exact, forced)
     rates = rounds(programs, count, student.device)
     times = (f"{key}: {1000 / statistics.median(each):.2f} ms per text" for key, each in rates.items())
     facts = [fact, *times]
-    return Section(name, "texts/s", rates, tuple(OURS), facts)
+    return Section(name, "texts/s", rates, tuple(ours), facts)
+
+
+def strategies(predictor: Any) -> tuple[str, ...]:
+    """What the family of a run decodes by."""
+    return family(predictor.run.model.family).SPEC.strategies
 
 
 def run_texts(predictor: Any, texts: Sequence[str], batch: int, decode: dict[str, Any]) -> RunRound:
@@ -135,7 +142,8 @@ def compare_runs(teacher: str, student: str, texts: str, count: int = 5) -> Repo
     """Trained runs, with the lengths that they choose."""
     lines = Path(texts).read_text(encoding="utf-8").splitlines()[:64]
     ours, theirs = regard.load(student), regard.load(teacher)
-    ours.teachers[TEACHER] = theirs
+    if "npd" in strategies(ours):
+        ours.teachers[TEACHER] = theirs
     sections = [
         section(f"{batch} at once", theirs, ours, lines, batch, count, f"{len(lines)} texts of {texts}")
         for batch in (1, 64)

@@ -63,9 +63,9 @@ def best_tokens(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: 
     states = model.decode(target, encoded)
     some = states.device.type == "cpu"
     logits = model.logits(states[needed] if some else states).float()
-    total = logits.logsumexp(-1)
+    table = logits.log_softmax(-1)  # on a CPU twice as fast as logsumexp
     tokens = likeliest(logits.index_fill_(-1, hidden, -torch.inf))
-    logprobs = logits.gather(-1, tokens[..., None])[..., 0] - total
+    logprobs = table.gather(-1, tokens[..., None])[..., 0]
     return (fill_table(needed, tokens), fill_table(needed, logprobs)) if some else (tokens, logprobs)
 
 
@@ -257,7 +257,7 @@ def target_logprobs(
         some = states.device.type == "cpu"  # padding gets no logits there
         logits = model.logits(states[valid] if some else states).float()
         chosen = (labels[valid] if some else labels)[..., None]
-        found = logits.gather(-1, chosen)[..., 0] - logits.logsumexp(-1)
+        found = logits.log_softmax(-1).gather(-1, chosen)[..., 0]
         return ((fill_table(valid, found) if some else found.masked_fill(~valid, 0.0)).sum(1),)
 
     (found,) = FixedCalls(as_module(model))("score", score, torch.from_numpy(table).to(device), *source)

@@ -56,14 +56,14 @@ def tree_logprobs(model: Seq2SeqModel, source: tuple[Tensor, Tensor], trees: Pre
     """Σ log p of the targets (targets,), END included, by a model that writes token by token, on a CPU."""
     encoded = model.encode(source_inputs(*source))
     inputs = Inputs("tokens", trees.tokens, positions=trees.depths, ancestry=trees.ancestry)
-    logits = model.logits(model.decode(inputs, encoded)[trees.valid]).float()
-    totals, places = logits.logsumexp(-1), trees.valid.flatten().cumsum(0).view_as(trees.tokens) - 1
-    parents = places.gather(1, trees.parents)  # the rows of logits that predict each node
-    steps = logits[parents, trees.tokens] - totals[parents]
+    table = model.logits(model.decode(inputs, encoded)[trees.valid]).float().log_softmax(-1)
+    places = trees.valid.flatten().cumsum(0).view_as(trees.tokens) - 1
+    parents = places.gather(1, trees.parents)  # the rows of the table that predict each node
+    steps = table[parents, trees.tokens]
     steps[:, 0] = 0.0  # START is given
     sums = (trees.ancestry.to(steps.dtype) @ steps[..., None])[..., 0]
     last = places[trees.rows, trees.leaves]
-    return sums[trees.rows, trees.leaves] + logits[last, end] - totals[last]
+    return sums[trees.rows, trees.leaves] + table[last, end]
 
 
 def reads_trees(model: nn.Module) -> bool:
