@@ -41,11 +41,12 @@ lint: $(STAMP)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 
+# As many trainings at once as there are workers, each with one thread.
 learn: $(STAMP)
-	$(BIN)/pytest -q -m learn -rP
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m learn -rP -n $(WORKERS) --dist loadgroup
 
 learn-full: $(STAMP)
-	$(BIN)/pytest -q -m learn_full -rP
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m learn_full -rP -n $(WORKERS) --dist loadgroup
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(WHAT)

@@ -29,6 +29,7 @@ def demo(tmp_path_factory) -> tuple[Path, list[str], float]:
     return folder / "runs" / "demo", done.stdout.splitlines(), time.monotonic() - began
 
 
+@pytest.mark.xdist_group("demo")
 def test_demo(demo):
     """At least 95 % exact translations of at least 500 unseen dates."""
     run, lines, seconds = demo
@@ -40,6 +41,7 @@ def test_demo(demo):
     assert seconds < 400  # documented: 180 on two free cores; a test machine may be half as fast
 
 
+@pytest.mark.xdist_group("demo")
 def test_batches_are_faster(demo):
     """Beam 5, 51 sentences: a batch is at least 2.5 times as fast as single sentences, with equal texts."""
     from regard.synthetic.dates import make_dates

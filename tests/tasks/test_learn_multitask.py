@@ -10,8 +10,8 @@ import regard
 from regard.config.multitask import EMBEDDED
 from regard.synthetic.multitask import SHARES
 
-SHORT = {"train.steps": 250, "train.eval_every": 250, "train.save_every": 250}
-SHORT_EXACT = {"dates": 0.2, "scenes": 0.25}  # Morse code takes longer
+SHORT = {"train.steps": 150, "train.eval_every": 150, "train.save_every": 150}
+SHORT_EXACT = {"dates": 0.05, "scenes": 0.25}  # Morse code takes longer
 SHORT_SECONDS = 300
 SHARE, LEARNED, FULL_SECONDS = 0.95, 0.5, 1500  # of a single model's score; of that score; of all four trainings
 
