@@ -206,7 +206,7 @@ def signature(entry: StateEntry) -> tuple[object, ...]:
 def weight_versions(model: object) -> tuple[tuple[int, int], ...]:
     """Address and version of every weight: the graph may use copies in another layout.
 
-    Every search and every captured call asks for them: this walk takes a tenth of the time of `parameters()`.
+    Every search and every translation asks for them: this walk takes half of the time of `parameters()`.
     """
     found, modules = list[tuple[int, int]](), [model] if isinstance(model, torch.nn.Module) else []
     for module in modules:  # grows meanwhile

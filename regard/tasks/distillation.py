@@ -92,7 +92,9 @@ def open_sources(predictor: TranslatePredictor, data: Sides | None, pairs: bool)
 def add_splices(sources: Sequence[str], splice: int, pairs: bool, report: Callable[[str], None]) -> Sequence[str]:
     """The sources and new texts, `splice` times as many if there are enough."""
     if not pairs:
-        raise UserError("--splice makes new sources, which a file of targets lacks; give --out a name in .tsv")
+        raise UserError(
+            "--splice makes new sources, so targets alone do not suffice; give --out a name that ends in .tsv"
+        )
     known = [sources[i] for i in range(len(sources))]
     found = splice_texts(known, splice * len(known))
     report(f"{len(found):,} spliced texts follow the {len(known):,} of the data")

@@ -74,7 +74,7 @@ def test_texts_without_shared_words_give_no_splices() -> None:
 
 def test_splices_need_room_for_their_sources(run: Path, source: Path, tmp_path: Path, capsys) -> None:
     code, printed, err = distill(capsys, run, "--data", source, "--splice", 2, "--out", tmp_path / "a.de")
-    assert code == 2 and not printed and "give --out a name in .tsv" in err
+    assert code == 2 and not printed and "give --out a name that ends in .tsv" in err
 
 
 @pytest.mark.parametrize("cut", [0, 2, 40])
