@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test learn learn-full bench lint clean wheelhouse
+.PHONY: install demo test pytest learn learn-full bench lint clean wheelhouse
 
 install: $(STAMP)
 
@@ -37,8 +37,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
+# Lint and types are checked while the tests run.
+test: $(STAMP)
+	$(MAKE) --jobs=2 --no-print-directory lint pytest
+
 # Two processes with one thread each: the tests' models are too small for threads to help.
-test: lint
+pytest: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 
 # As many trainings at once as there are workers, each with one thread.

@@ -115,10 +115,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "untied": {"tied": False, "target_vocab": 61, "decoder_layers": 1, "max_fertility": 3},
         "even": {"fertilities": False, "max_length": 30},
     },
-    "nat-ctc": {
-        "paper": {},
-        "plain": {"positional": False, "prenorm": True, "feed": {"kind": "gated"}, "upsample": 2},
-    },
+    "nat-ctc": {"plain": {"positional": False, "prenorm": True, "feed": {"kind": "gated"}, "upsample": 2}},
     "cmlm": {
         "paper": {},
         "prenorm": {"prenorm": True, "positions": {"kind": "rotary"}, "feed": {"kind": "gated"}},
