@@ -81,7 +81,7 @@ def index(path: str) -> dict[str, float]:
 def tokenizer(path: str) -> dict[str, float]:
     from regard.config.schema import MaskData, TokenizerConfig
     from regard.data.masking import line_examples
-    from regard.processors.tokenizers import train_tokenizer
+    from regard.processors.text.tokenizers import train_tokenizer
 
     texts = line_examples([[path]], MaskData()).texts(0)
     began = time.monotonic()
@@ -128,7 +128,7 @@ def table(suffix: str, path: str) -> dict[str, float]:
 def long_word(path: str) -> dict[str, float]:
     """Train BPE on one word of random letters."""
     from regard.config.schema import TokenizerConfig
-    from regard.processors.tokenizers import train_tokenizer
+    from regard.processors.text.tokenizers import train_tokenizer
 
     letters = np.random.default_rng(1).choice(list("abcdefghijklmnopqrstuvwxyz"), LONG_WORD)
     began = time.monotonic()

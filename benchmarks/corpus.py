@@ -14,7 +14,7 @@ import numpy as np
 from regard.config.schema import TextData, TokenizerConfig
 from regard.data.corpus import Corpus
 from regard.data.documents import open_documents
-from regard.processors.tokenizers import load_tokenizer, train_tokenizer
+from regard.processors.text.tokenizers import load_tokenizer, train_tokenizer
 
 TYPES = 400_000  # word types of the synthetic language; a few of them make up most of a text
 VOCAB = 16_000

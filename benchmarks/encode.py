@@ -25,7 +25,7 @@ from regard.errors import UserError
 from regard.families import bert
 from regard.formats.huggingface.bert_export import config, tensors
 from regard.parts.pooling import pool
-from regard.processors.tokenizers import TrainedTokenizer
+from regard.processors.text.tokenizers import TrainedTokenizer
 from regard.tasks.masked import MaskedPredictor
 
 from .report import Report, Section

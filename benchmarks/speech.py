@@ -22,7 +22,7 @@ from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import speech
 from regard.parts import Inputs
-from regard.processors.filterbank import FilterbankProcessor
+from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.tasks.objectives import TranscribeObjective
 
 from .report import Report, Section

@@ -29,7 +29,7 @@ import typer
 
 from regard.cli.runner import run_app
 from regard.data.open_file import open_decompressed
-from regard.processors.read_sound import read_sound
+from regard.processors.sound.read import read_sound
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")

@@ -24,7 +24,7 @@ from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import detr, vit
 from regard.parts import Inputs
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
 
 from .report import Report, Section
 from .timing import RunRound, rounds

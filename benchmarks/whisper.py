@@ -26,7 +26,7 @@ from regard.errors import UserError
 from regard.families import whisper as family
 from regard.formats.huggingface import whisper
 from regard.parts import Cache, Encoded, Inputs
-from regard.processors.audio import AudioProcessor
+from regard.processors.sound.log_mel import AudioProcessor
 
 from .report import Report, Section
 from .speech import runs

@@ -64,7 +64,7 @@ def train(
     - `tokenizer` is a group of settings, or a tokenizer: one of the library `tokenizers`, a folder with
       tokenizer.json, or an object with `encode(text)` and `decode(ids)`.
     """
-    from .processors.own_tokenizer import as_tokenizer
+    from .processors.text.custom import as_tokenizer
     from .tasks.own import OwnParts
     from .training.own import as_metrics
 

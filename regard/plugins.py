@@ -12,7 +12,7 @@ from .config.tasks import TASKS as TASK_SETTINGS
 from .errors import UserError
 from .families import FAMILIES
 from .processors.base import PROCESSORS
-from .processors.own_tokenizer import OwnTokenizer
+from .processors.text.custom import OwnTokenizer
 from .tasks import TASKS
 
 FAMILY_PARTS = {

@@ -13,7 +13,7 @@ from regard.data.collate import collate_pairs
 from regard.data.examples import Examples
 from regard.data.loader import LoadedStep
 from regard.parts.inputs import Inputs
-from regard.processors.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
+from regard.processors.text.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 
 MIDDLE, SPREAD = 3.2, 0.6  # mean and deviation of the log source length: about 29 tokens on average
 RATIO = 0.17  # deviation of the log of target length / source length, as in Multi30k and Tatoeba

@@ -13,7 +13,7 @@ from regard.config.vision import ImageData
 from regard.data.mixed_images import mix
 from regard.look import draw_confusion
 from regard.look.boxes import draw_objects
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
 from regard.synthetic.digits import make_digits
 from regard.synthetic.scenes import SHAPES, make_scenes
 

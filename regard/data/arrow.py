@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import cache_folder, remove, sync
-from ..processors.read_image import is_image, open_image
-from ..processors.read_sound import is_sound, read_sound
+from ..processors.image.read import is_image, open_image
+from ..processors.sound.read import is_sound, read_sound
 from .columns import is_media, is_missing
 from .examples import LazySequence
 from .tables import check_names

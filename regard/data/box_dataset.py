@@ -9,7 +9,7 @@ from ..config.schema import Train
 from ..config.vision import DetectData
 from ..processors.boxes import Boxes
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor
+from ..processors.image.processor import ImageProcessor
 from .batch import Batch
 from .boxes import load_image
 from .dataset import EncodedExample, Measured

@@ -11,8 +11,14 @@ import numpy as np
 
 from ..config.vision import DetectData
 from ..errors import UserError
+from ..processors.image.read import (
+    FileBytes,
+    image_name,
+    image_problem,
+    image_size,
+    open_image,
+)
 from ..processors.labels import LabelSet, sorted_labels
-from ..processors.read_image import FileBytes, image_name, image_problem, image_size, open_image
 from .examples import Examples
 from .holdout import Subset
 from .images import SKIP_HINT, is_image_name

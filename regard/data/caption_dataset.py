@@ -8,9 +8,9 @@ import numpy as np
 from ..config.schema import Train
 from ..config.vision import CaptionData
 from ..processors.base import Array, Rng
-from ..processors.image import ImageProcessor
-from ..processors.read_image import RawImage
-from ..processors.tokenizers import Tokenizer
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import prompted_targets
 from .dataset import EncodedExample, Measured, StoredExample, TaskDataset

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..config.vision import CaptionData, NamedImages
 from ..errors import UserError
-from ..processors.read_image import RawImage, image_problem
+from ..processors.image.read import RawImage, image_problem
 from .boxes import ImageFiles, StoredImage
 from .cells import MediaValue, text_value
 from .coco import coco_captions

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..parts.inputs import Inputs
 from ..processors.base import IGNORED as IGNORED
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 
 Ids: TypeAlias = np.ndarray  # the token ids of one text, int32

@@ -14,9 +14,9 @@ from ..config.contrastive import ContrastiveData
 from ..config.schema import Train
 from ..parts.inputs import Inputs
 from ..processors.base import Array, Rng
-from ..processors.image import ImageProcessor
-from ..processors.sound_frames import SoundFrames
-from ..processors.tokenizers import Tokenizer
+from ..processors.image.processor import ImageProcessor
+from ..processors.sound.frames import SoundFrames
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import pad_tokens
 from .dataset import EncodedExample, Measured, StoredExample, TaskDataset

@@ -14,7 +14,7 @@ import torch
 from ..config.schema import TextData, Train
 from ..errors import UserError
 from ..parts.inputs import Inputs
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 from .dataset import Measured
 from .documents import Documents

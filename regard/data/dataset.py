@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from ..config.schema import Data, PackedData, Train
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import collate_encoded
 from .draws import Draws

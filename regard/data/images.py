@@ -16,7 +16,7 @@ import numpy as np
 
 from ..config.vision import NamedImages
 from ..errors import UserError
-from ..processors.read_image import RawImage, image_problem
+from ..processors.image.read import RawImage, image_problem
 from .cells import label_value, text_value
 from .columns import LABEL, MediaValue, Role
 from .examples import Examples, InMemoryExamples

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..config.multitask import MultitaskData
 from ..errors import UserError
-from ..processors.read_image import image_problem
+from ..processors.image.read import image_problem
 from .columns import MediaValue
 from .examples import Examples
 from .images import image_value, is_image_name

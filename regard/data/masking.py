@@ -9,8 +9,8 @@ import torch
 from ..config.schema import MaskData, SpanData, Train
 from ..errors import UserError
 from ..parts.inputs import Inputs
-from ..processors.text import encode_words
-from ..processors.tokenizers import TrainedTokenizer
+from ..processors.text.processor import encode_words
+from ..processors.text.tokenizers import TrainedTokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
 from .columns import TEXT

@@ -7,7 +7,7 @@ from ..config.schema import Train
 from ..config.vision import ImageData
 from ..parts.inputs import Inputs
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor
+from ..processors.image.processor import ImageProcessor
 from .batch import Batch
 from .dataset import EncodedExample, Measured
 from .draws import Draws

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..config.schema import Data, Train
 from ..processors.base import Array, Processor, Rng
-from ..processors.image import ImageProcessor
-from ..processors.text import TextProcessor
+from ..processors.image.processor import ImageProcessor
+from ..processors.text.processor import TextProcessor
 from .batch import Batch
 from .collate import prompted_targets
 from .dataset import EncodedExample, Measured, StoredExample, TaskDataset

@@ -10,8 +10,8 @@ from ..errors import UserError
 from ..parts.inputs import Inputs
 from ..processors.base import Processor
 from ..processors.labels import LabelSet
-from ..processors.text import encode_words
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.processor import encode_words
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
 from .dataset import EncodedExample, TaskDataset

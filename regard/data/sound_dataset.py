@@ -11,8 +11,8 @@ from ..config.audio import SoundSettings
 from ..config.schema import Train
 from ..parts.inputs import Inputs
 from ..processors.base import Array
-from ..processors.sound_frames import SoundFrames
-from ..processors.tokenizers import Tokenizer
+from ..processors.sound.frames import SoundFrames
+from ..processors.text.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import Ids, pad_rows, prompted_targets, valid_mask
 from .dataset import EncodedExample, Measured, TaskDataset

@@ -14,7 +14,13 @@ import numpy as np
 
 from ..config.audio import Recordings, RecordingTable
 from ..errors import UserError
-from ..processors.read_sound import RawSound, Sound, is_sound, sound_info, sound_problem
+from ..processors.sound.read import (
+    RawSound,
+    Sound,
+    is_sound,
+    sound_info,
+    sound_problem,
+)
 from .cells import text_value
 from .columns import MediaValue, Role
 from .examples import Examples

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..config.schema import SpanData, Train
 from ..errors import UserError
-from ..processors.tokenizers import TrainedTokenizer
+from ..processors.text.tokenizers import TrainedTokenizer
 from .collate import Ids
 from .dataset import EncodedExample, PairDataset
 from .draws import Draws

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 
 MAX_UNSPLIT = 1 << 20  # characters without a split point after which a text is split anyway
 CACHED_WORDS = 1 << 17  # words, or

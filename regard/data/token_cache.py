@@ -18,7 +18,7 @@ import numpy as np
 from .. import __version__
 from ..errors import UserError
 from ..files import atomic_write, cache_folder
-from ..processors.tokenizers import Tokenizer, unknown_words
+from ..processors.text.tokenizers import Tokenizer, unknown_words
 from .documents import Documents
 from .split_points import CachedEncoder, TextPart
 

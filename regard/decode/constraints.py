@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .constrained_beam import Phrase, RequiredPhrases, required_phrases
 from .filters import NO_TOKEN, Filter, FirstToken, Forbid
 

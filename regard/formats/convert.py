@@ -11,8 +11,8 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
 from ..files import atomic_write
-from ..processors.external import MarianTokenizer
-from ..processors.text import TextProcessor
+from ..processors.text.external import MarianTokenizer
+from ..processors.text.processor import TextProcessor
 from ..progress import stage
 from ..run_folder import is_run, read_run
 from . import ctranslate2, peft

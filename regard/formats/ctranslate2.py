@@ -10,7 +10,7 @@ from ..config.run import Run
 from ..errors import UserError
 from ..families import transformer
 from ..parts import slots
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .huggingface.generation import max_positions
 from .huggingface.tokenizer_export import write_tokenizers
 

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from ..files import JsonMapping, JsonObject
-from ..processors.external import SPACE, FolderTokenizer
+from ..processors.text.external import SPACE, FolderTokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _, BYTE = range(1, 7)  # tokenizer.ggml.token_type
 PREFIX = "tokenizer.ggml."

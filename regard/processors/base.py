@@ -63,14 +63,14 @@ class Processor(Protocol):
 
 
 BUILTIN: dict[str, str | type[Processor]] = {
-    "text": "regard.processors.text:TextProcessor",
+    "text": "regard.processors.text.processor:TextProcessor",
     "labels": "regard.processors.labels:LabelProcessor",
     "tags": "regard.processors.labels:TagProcessor",
     "multi_labels": "regard.processors.targets:MultiLabelProcessor",
     "regression": "regard.processors.targets:NumberProcessor",
-    "image": "regard.processors.image:ImageProcessor",
-    "audio": "regard.processors.audio:AudioProcessor",
-    "filterbank": "regard.processors.filterbank:FilterbankProcessor",
+    "image": "regard.processors.image.processor:ImageProcessor",
+    "audio": "regard.processors.sound.log_mel:AudioProcessor",
+    "filterbank": "regard.processors.sound.filterbank:FilterbankProcessor",
     "boxes": "regard.processors.boxes:BoxProcessor",
 }
 PROCESSORS = Registry("processor", BUILTIN)  # by kind: a class, or its import name

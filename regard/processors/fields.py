@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from ..parts.inputs import Inputs
 from .base import Array, Processor, Rng
 from .boxes import BoxProcessor
-from .image import ImageProcessor
+from .image.processor import ImageProcessor
 
 Example: TypeAlias = Mapping[str, Any]  # raw values by field
 Augment: TypeAlias = Callable[[Example, Rng], Example]

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
 from .base import IGNORED, Array, Rng, pad_arrays, read_saved, to_array, write_saved
-from .text import TextProcessor, encode_words
-from .tokenizers import Tokenizer, load_tokenizer
+from .text.processor import TextProcessor, encode_words
+from .text.tokenizers import Tokenizer, load_tokenizer
 
 MAX_LABELS = 1000  # with more, and fewer than two texts for each, the columns are probably swapped
 SHOWN_LABELS, SHOWN_CHARACTERS = 12, 60  # in error messages

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..data.examples import Examples
 from ..errors import UserError
-from ..processors.read_sound import Sound
+from ..processors.sound.read import Sound
 
 RATE = 8000  # samples per second
 # International Morse code, Recommendation ITU-R M.1677-1; @ was added in 2004.

@@ -20,8 +20,8 @@ from ..data.masking import line_examples
 from ..errors import UserError
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet, TagProcessor
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer
 from ..synthetic.language_id import make_phrases
 from ..training.objective import AnyObjective
 

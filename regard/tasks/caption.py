@@ -25,11 +25,11 @@ from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..metrics.tokenization import Tokenization, choose_tokenization
 from ..processors.base import Processor
-from ..processors.image import ImageProcessor
-from ..processors.read_image import RawImage, is_image
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage, is_image
 from ..processors.saved import load_processors
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.captions import make_captions
 from .base import (
     Metrics,

@@ -24,9 +24,9 @@ from ..parts import Encoded, Inputs
 from ..parts.pooling import pool
 from ..processors.base import Processor
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage, is_image
 from ..processors.labels import LabelProcessor, LabelSet, collect_labels
-from ..processors.read_image import RawImage, is_image
 from ..processors.saved import load_processors
 from ..progress import track
 from ..synthetic.digits import make_digits

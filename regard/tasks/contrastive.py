@@ -25,8 +25,8 @@ from ..metrics.labels import label_metrics, paired_bootstrap
 from ..metrics.retrieval import retrieval_metrics
 from ..processors.base import Processor
 from ..processors.saved import load_processors
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer, train_tokenizer
 from . import encoder
 from .base import (
     Metrics,

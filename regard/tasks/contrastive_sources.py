@@ -19,10 +19,10 @@ from ..errors import UserError
 from ..look import ViewAxis
 from ..parts.inputs import Modality
 from ..processors.base import Processor
-from ..processors.image import ImageProcessor
-from ..processors.read_image import is_image
-from ..processors.read_sound import is_sound
-from ..processors.sound_frames import SoundFrames
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import is_image
+from ..processors.sound.frames import SoundFrames
+from ..processors.sound.read import is_sound
 from ..synthetic.captions import Combination, SceneSettings, all_combinations, make_captions
 from ..synthetic.dates import make_dates
 from ..synthetic.morse import make_morse

@@ -23,12 +23,12 @@ from ..files import json_line
 from ..look import AttentionView, Which, record_layers
 from ..metrics.detection import detection_metrics
 from ..processors.base import Processor
-from ..processors.box_window import BoxWindow
 from ..processors.boxes import BoxProcessor
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor
+from ..processors.image.box_window import BoxWindow
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage, is_image
 from ..processors.labels import LabelProcessor, LabelSet
-from ..processors.read_image import RawImage, is_image
 from ..processors.saved import load_processors
 from ..synthetic.scenes import make_scenes
 from .base import (

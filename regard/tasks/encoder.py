@@ -24,8 +24,13 @@ from ..parts.pooling import Pooling, pool
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet
 from ..processors.saved import load_processors
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import (
+    MASK,
+    Tokenizer,
+    TrainedTokenizer,
+    train_tokenizer,
+)
 from ..progress import track
 from .base import (
     Processors,

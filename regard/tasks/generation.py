@@ -12,7 +12,7 @@ from ..decode.stop_strings import cut_at_stop
 from ..decode.texts import added_text, without_incomplete
 from ..errors import UserError
 from ..families.protocols import CausalModel, memory_layer
-from ..processors.tokenizers import Tokenizer, unknown_words
+from ..processors.text.tokenizers import Tokenizer, unknown_words
 from .notices import Notice, full_context, short_memory, warn_once
 from .requests import Ended
 from .text_generation import TextGeneration, refuse_several

@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..families.protocols import Seq2SeqModel
 from ..look import AttentionView, PatchSegment
 from ..processors.base import Array
-from ..processors.image import ImageProcessor
-from ..processors.read_image import RawImage
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage
 from .image_views import image_axis
 from .notices import Notice, missing_phrase
 from .requests import Caption, CaptionResult

@@ -7,8 +7,8 @@ import numpy as np
 
 from ..look import PatchSegment, QuerySegment, TextSegment, ViewAxis
 from ..processors.base import Array
-from ..processors.image import ImageProcessor
-from ..processors.read_image import RawImage
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage
 
 
 def image_axis(model: Any, pixels: Array, positions: int) -> ViewAxis:

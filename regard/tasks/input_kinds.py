@@ -19,10 +19,10 @@ from ..metrics.tokenization import choose_tokenization
 from ..parts import Inputs
 from ..parts.inputs import Modality
 from ..processors.base import Array, Processor
-from ..processors.image import ImageProcessor
-from ..processors.read_sound import sound_info, sound_name
-from ..processors.sound_frames import SoundFrames
-from ..processors.tokenizers import Tokenizer
+from ..processors.image.processor import ImageProcessor
+from ..processors.sound.frames import SoundFrames
+from ..processors.sound.read import sound_info, sound_name
+from ..processors.text.tokenizers import Tokenizer
 from .base import Metrics, Processors
 from .classify_image import image_processor
 from .image_views import patch_axis

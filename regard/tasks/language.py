@@ -25,8 +25,8 @@ from ..look import AttentionView, ViewAxis, Which, record_layers
 from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.stdlib import stdlib_documents
 from .base import (
     Metrics,

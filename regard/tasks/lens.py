@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..data.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs, Stack
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .attribution import private
 from .base import Record
 from .known_targets import KnownTargets

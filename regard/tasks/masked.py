@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..families.protocols import MaskedModel, as_module
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.saved import load_processors
-from ..processors.tokenizers import TrainedTokenizer
+from ..processors.text.tokenizers import TrainedTokenizer
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
 from .encoder import (

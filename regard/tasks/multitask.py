@@ -28,8 +28,8 @@ from ..metrics.tokenization import choose_tokenization
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor
 from ..processors.saved import load_processors
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.multitask import make_multitask
 from .base import (
     Metrics,

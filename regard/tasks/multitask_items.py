@@ -14,7 +14,7 @@ from ..data.open_file import plain_suffix
 from ..data.text_lines import TextLines
 from ..data.trees import open_tree
 from ..errors import UserError
-from ..processors.read_sound import is_sound
+from ..processors.sound.read import is_sound
 
 EXPECTED = 'give {"text": …}, {"image": …} or {"audio": …}'
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data.batch import Batch
 from ..data.rows import LabeledTextDataset
 from ..parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .objectives import LabelObjective
 
 BATCH = 512  # texts that are counted together

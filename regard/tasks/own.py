@@ -7,8 +7,8 @@ from typing import Any
 from ..config.run import Run
 from ..errors import UserError
 from ..processors.base import Processor
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer
 from ..training.own import FunctionObjective, LossFunction, OwnMetric, check_own, measure_examples, own_settings
 from .base import TrainingJob
 

@@ -15,7 +15,7 @@ from ..data.draws import Draws
 from ..data.examples import Examples
 from ..decode.texts import word_of_token
 from ..parts.inputs import Inputs
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 
 ALIGN_CHUNK = 10_000  # examples that are encoded together
 

@@ -6,12 +6,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..processors.audio import AudioProcessor
 from ..processors.base import Array
-from ..processors.frame_windows import FilledWindow, FrameWindows
-from ..processors.read_sound import RawSound, stream_sound
-from ..processors.segments import segments
-from ..processors.whisper_tokens import text_language
+from ..processors.sound.log_mel import AudioProcessor
+from ..processors.sound.read import RawSound, stream_sound
+from ..processors.sound.segments import segments
+from ..processors.sound.windows import FilledWindow, FrameWindows
+from ..processors.text.whisper import text_language
 from .transcribe_requests import TranscribeRequest, TranscriptSegment
 
 

@@ -16,7 +16,7 @@ from ..metrics.regression import regression_metrics
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.targets import NumberProcessor
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .base import Metrics, Record, build_model, restored_tokenizer
 from .baselines import StoredBaseline
 from .finite import require_finite

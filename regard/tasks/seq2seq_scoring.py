@@ -11,7 +11,7 @@ from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
 from ..families.protocols import Seq2SeqModel
 from ..parts import Encoded
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 
 
 def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:

@@ -17,9 +17,14 @@ from ..families.protocols import SpeechModel, TokenModel
 from ..parts import Encoded
 from ..parts.ctc import best_path
 from ..processors.base import Array
-from ..processors.read_sound import RawSound, sound_info, sound_name, stream_sound
-from ..processors.segments import segments
-from ..processors.sound_frames import SoundFrames
+from ..processors.sound.frames import SoundFrames
+from ..processors.sound.read import (
+    RawSound,
+    sound_info,
+    sound_name,
+    stream_sound,
+)
+from ..processors.sound.segments import segments
 from .finite import require_finite
 from .seq2seq_scoring import known_logprobs
 from .source_generation import NO_CONSTRAINTS, SourceGeneration, SourceInputs

@@ -7,9 +7,9 @@ import numpy as np
 from ..config.audio import Recordings
 from ..data.examples import Examples
 from ..errors import UserError
-from ..processors.audio import AudioProcessor
-from ..processors.filterbank import FilterbankProcessor, with_statistics
-from ..processors.sound_frames import SoundFrames
+from ..processors.sound.filterbank import FilterbankProcessor, with_statistics
+from ..processors.sound.frames import SoundFrames
+from ..processors.sound.log_mel import AudioProcessor
 
 STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..look import FrameSegment, ViewAxis
 from ..processors.base import Array
-from ..processors.sound_frames import SoundFrames
+from ..processors.sound.frames import SoundFrames
 
 
 def frame_axis(sound: SoundFrames, stride: int, positions: int, frames: Array | None = None) -> ViewAxis:

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..parts import Inputs
 from ..parts.layer import smallest_context
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .notices import missing_phrase, warn_once
 from .text_generation import TextGeneration, refuse_several
 from .texts import as_text

@@ -13,7 +13,7 @@ from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.spans import SpanCorruptor, SpanDataset
 from ..families.protocols import as_module
-from ..processors.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
+from ..processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from . import translate
 from .base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
 from .objectives import Seq2SeqObjective

@@ -24,7 +24,7 @@ from ..look import AttentionView, Which
 from ..metrics.labels import label_metrics, span_metrics
 from ..processors.base import Processor
 from ..processors.labels import TagProcessor, collect_tags
-from ..processors.text import encode_words
+from ..processors.text.processor import encode_words
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Metrics, Processors, Record, build_model, open_split, open_splits

@@ -7,7 +7,7 @@ import torch
 from ..families.protocols import Seq2SeqModel, as_module
 from ..look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers
 from ..parts import Encoded, Inputs
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .seq2seq_scoring import known_logprobs
 
 END, START = "■", "□"  # how details and pictures show the two

@@ -11,7 +11,7 @@ from ..data.manifest import SourceTag
 from ..data.task_mixture import TaggedText, TaskMixture
 from ..errors import UserError
 from ..processors.labels import LabelSet
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 
 BETWEEN = "/"  # a label of the saved set is a kind and a task: image/caption
 

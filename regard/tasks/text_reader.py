@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..families.protocols import as_module
 from ..look.word_links import WordRow
 from ..parts import Inputs
-from ..processors.text import encode_words
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.processor import encode_words
+from ..processors.text.tokenizers import Tokenizer
 from .encoder import EncoderPredictor
 from .known_targets import KnownTargets
 from .language import LanguagePredictor

@@ -12,8 +12,8 @@ from ..look import AttentionView, ViewAxis, Which
 from ..parts import Encoded
 from ..parts.ctc import force_align
 from ..processors.base import Array
-from ..processors.sound_frames import SoundFrames
-from ..processors.tokenizers import Tokenizer
+from ..processors.sound.frames import SoundFrames
+from ..processors.text.tokenizers import Tokenizer
 from .sound_views import frame_axis
 from .target_views import trace_target, view_target
 from .transcripts import Span, TokenTrace

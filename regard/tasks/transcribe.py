@@ -25,14 +25,14 @@ from ..look import AttentionView, Which
 from ..metrics.labels import BootstrapResult
 from ..metrics.speech import paired_bootstrap, speech_metrics
 from ..parts import Inputs
-from ..processors.audio import AudioProcessor
 from ..processors.base import Array, Processor
-from ..processors.read_sound import RawSound, is_sound
 from ..processors.saved import load_processors
-from ..processors.sound_frames import SoundFrames
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, TrainedTokenizer, train_tokenizer
-from ..processors.whisper_tokens import WhisperTokenizer, new_language, with_control_tokens
+from ..processors.sound.frames import SoundFrames
+from ..processors.sound.log_mel import AudioProcessor
+from ..processors.sound.read import RawSound, is_sound
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer, TrainedTokenizer, train_tokenizer
+from ..processors.text.whisper import WhisperTokenizer, new_language, with_control_tokens
 from ..synthetic.morse import make_morse
 from .base import (
     Metrics,

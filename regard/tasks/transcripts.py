@@ -6,7 +6,7 @@ from itertools import chain
 
 from ..decode import Hypothesis
 from ..decode.constraints import Constraints
-from ..processors.tokenizers import Tokenizer
+from ..processors.text.tokenizers import Tokenizer
 from .notices import Notice, missing_phrase
 from .transcribe_requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment
 

@@ -28,8 +28,8 @@ from ..metrics.tokenization import Tokenization, choose_tokenization
 from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.dates import make_dates
 from ..training.objective import Objective
 from .base import (

@@ -17,10 +17,10 @@ from ..decode.timestamps import TimestampRules
 from ..errors import UserError
 from ..families.protocols import SpeechModel
 from ..look import AttentionView, Which
-from ..processors.audio import AudioProcessor
 from ..processors.base import Array
-from ..processors.read_sound import RawSound
-from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts, text_language
+from ..processors.sound.log_mel import AudioProcessor
+from ..processors.sound.read import RawSound
+from ..processors.text.whisper import WhisperTokenizer, WhisperTranscripts, text_language
 from .transcribe import TranscribePredictor
 from .transcribe_requests import Transcript
 from .whisper_texts import KnownTranscripts

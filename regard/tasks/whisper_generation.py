@@ -24,8 +24,8 @@ from ..decode.timestamps import TimestampRules
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..parts import Encoded, Inputs
-from ..processors.audio import AudioProcessor
-from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer
+from ..processors.sound.log_mel import AudioProcessor
+from ..processors.text.whisper import UNSPACED, WhisperTokenizer
 from .finite import require_finite
 from .recordings import (
     Recording,

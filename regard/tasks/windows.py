@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..config.audio import TranscribeDecode
 from ..decode import Hypothesis
-from ..processors.whisper_tokens import WhisperTokenizer
+from ..processors.text.whisper import WhisperTokenizer
 
 LOOP = 4  # times that a phrase is repeated before it counts as a loop
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ..config.schema import TokenizerConfig
 from ..parts.inputs import Inputs, Modality
-from ..processors.audio import AudioProcessor
 from ..processors.base import Array, Processor
-from ..processors.image import ImageProcessor
-from ..processors.text import TextProcessor
-from ..processors.tokenizers import train_tokenizer
+from ..processors.image.processor import ImageProcessor
+from ..processors.sound.log_mel import AudioProcessor
+from ..processors.text.processor import TextProcessor
+from ..processors.text.tokenizers import train_tokenizer
 
 
 class Probe:

@@ -29,9 +29,9 @@ from regard.formats import model_card
 from regard.formats.ctranslate2 import import_ctranslate2
 from regard.formats.peft import VECTORS, _load_virtual_tokens, load_adapter
 from regard.parts.layer import smallest_context
-from regard.processors.audio import read_sound, resample
-from regard.processors.external import sentencepiece_processor
-from regard.processors.image import open_image
+from regard.processors.image.processor import open_image
+from regard.processors.sound.log_mel import read_sound, resample
+from regard.processors.text.external import sentencepiece_processor
 from regard.synthetic.matching import MatchingExamples
 from regard.tasks.predictor import Predictor
 from regard.tasks.text_generation import TextGeneration

@@ -20,10 +20,16 @@ from regard.data.images import labeled_images, open_images
 from regard.data.memory import as_sides
 from regard.data.trees import FolderTree
 from regard.errors import UserError
-from regard.processors import read_image
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
+from regard.processors.image.processor import read as read_image
+from regard.processors.image.read import (
+    FileBytes,
+    image_problem,
+    image_size,
+    is_image,
+    open_image,
+)
 from regard.processors.labels import collect_labels
-from regard.processors.read_image import FileBytes, image_problem, image_size, is_image, open_image
 
 COLOR = np.arange(5 * 6 * 3, dtype=np.uint8).reshape(5, 6, 3) * 2
 GRAY = COLOR[..., 0]

@@ -19,10 +19,10 @@ from regard.data.boxes import box_source, boxed_images, label_counts, load_image
 from regard.data.holdout import hold_out
 from regard.data.memory import as_sides
 from regard.errors import UserError
-from regard.processors.box_window import BoxWindow
 from regard.processors.boxes import Boxes, BoxProcessor
 from regard.processors.fields import Fields
-from regard.processors.image import ImageProcessor
+from regard.processors.image.box_window import BoxWindow
+from regard.processors.image.processor import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
 from regard.synthetic.scenes import HELD_OUT, OVERLAP, SIDE, make_scenes
 

@@ -16,7 +16,7 @@ from regard.config.vision import CaptionData
 from regard.data.captions import CaptionPairs, captioned_images, open_captioned
 from regard.data.memory import InMemory
 from regard.errors import UserError
-from regard.processors.read_image import open_image
+from regard.processors.image.read import open_image
 from regard.synthetic.captions import (
     APART,
     COLORS,

@@ -28,7 +28,13 @@ from regard.data.documents import Documents, open_documents
 from regard.data.loader import Loader
 from regard.data.split_points import CachedEncoder, TextPart
 from regard.errors import UserError
-from regard.processors.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown_words
+from regard.processors.text.tokenizers import (
+    END,
+    START,
+    TrainedTokenizer,
+    train_tokenizer,
+    unknown_words,
+)
 from regard.synthetic import stdlib
 from regard.tasks.language import split_documents
 
@@ -640,7 +646,7 @@ from regard.config import schema
 from regard.data import token_cache
 from regard.data.corpus import Corpus
 from regard.data.documents import open_documents
-from regard.processors.tokenizers import load_tokenizer
+from regard.processors.text.tokenizers import load_tokenizer
 folder = Path(sys.argv[1])
 for turn in range(3):
     some = schema.TextData(train=str(folder / "a.txt"), cache=str(folder / "cache"), stride=turn)

@@ -28,8 +28,16 @@ from regard.data.sampler import BudgetSampler, group_by_budget, sorted_batches, 
 from regard.data.text_lines import TextLines
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
-from regard.processors import tokenizers
-from regard.processors.tokenizers import END, MASK, PAD, START, UNK, load_tokenizer, train_tokenizer
+from regard.processors.text.processor import tokenizers
+from regard.processors.text.tokenizers import (
+    END,
+    MASK,
+    PAD,
+    START,
+    UNK,
+    load_tokenizer,
+    train_tokenizer,
+)
 from regard.synthetic.dates import make_dates
 
 HARD = [
@@ -513,7 +521,7 @@ def test_training_sample_is_evenly_spaced(monkeypatch):
 LEARN = """
 import sys
 from regard.config import schema
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.text.tokenizers import train_tokenizer
 texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
 for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
     sys.stdout.write(train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
@@ -533,7 +541,7 @@ def test_tokenizer_training_is_reproducible():
 FORK = """
 import os
 from regard.config import schema
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.text.tokenizers import train_tokenizer
 tokenizer = train_tokenizer(schema.TokenizerConfig(vocab=300), ["a b c"] * 5000)
 tokenizer.encode(["a b c"] * 5000)
 assert os.environ["TOKENIZERS_PARALLELISM"] == "false"  # older versions of the library warn without it

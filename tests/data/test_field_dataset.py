@@ -10,7 +10,7 @@ from regard.data.examples import InMemoryExamples
 from regard.data.field_dataset import FieldDataset
 from regard.data.loader import Loader
 from regard.processors.fields import Fields
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
 
 

@@ -10,11 +10,11 @@ import soundfile
 import torch
 
 from regard.errors import UserError
-from regard.processors.audio import AudioProcessor
-from regard.processors.filterbank import FilterbankProcessor, with_statistics
-from regard.processors.read_sound import Sound
 from regard.processors.saved import load_processor
-from regard.processors.sound_frames import add_noise, warp_frequencies
+from regard.processors.sound.filterbank import FilterbankProcessor, with_statistics
+from regard.processors.sound.frames import add_noise, warp_frequencies
+from regard.processors.sound.log_mel import AudioProcessor
+from regard.processors.sound.read import Sound
 
 RATE = 16000
 

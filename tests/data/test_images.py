@@ -23,9 +23,15 @@ from regard.data.memory import as_sides
 from regard.data.mixed_images import MixedImages, mix
 from regard.errors import UserError
 from regard.parts.patches import PatchEmbedding
-from regard.processors.augment import NAMES, OPERATIONS, erase, rand_augment, resize
 from regard.processors.fields import Fields
-from regard.processors.image import RESAMPLING, ImageProcessor, open_image
+from regard.processors.image.augment import (
+    NAMES,
+    OPERATIONS,
+    erase,
+    rand_augment,
+    resize,
+)
+from regard.processors.image.processor import RESAMPLING, ImageProcessor, open_image
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels
 
 KINDS = {"cat": 60, "dog": 200}

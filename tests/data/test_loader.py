@@ -23,7 +23,7 @@ from regard.data.pairs import open_pairs
 from regard.data.sampler import Step
 from regard.data.spans import SpanCorruptor, SpanDataset
 from regard.errors import UserError
-from regard.processors.tokenizers import MASK, sentinel, train_tokenizer
+from regard.processors.text.tokenizers import MASK, sentinel, train_tokenizer
 
 BYTE = train_tokenizer(
     TokenizerConfig(kind="byte"), [], control=(MASK, *(sentinel(number) for number in reversed(range(9))))

@@ -16,7 +16,7 @@ from regard.data.examples import InMemoryExamples
 from regard.data.loader import LoadedStep, Loader
 from regard.data.masking import MaskedDataset, Masker
 from regard.data.rows import LabelSet, TaggedDataset
-from regard.processors.tokenizers import MASK, train_tokenizer
+from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.training import checkpoint, progress
 
 BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [])

@@ -16,10 +16,10 @@ from regard.data.prompted_dataset import EndedText, PromptedDataset, PromptedIma
 from regard.data.sound_dataset import SoundDataset
 from regard.data.task_mixture import TaskMixture
 from regard.errors import UserError
-from regard.processors.filterbank import FilterbankProcessor
-from regard.processors.image import ImageProcessor
-from regard.processors.read_sound import Sound
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.image.processor import ImageProcessor
+from regard.processors.sound.filterbank import FilterbankProcessor
+from regard.processors.sound.read import Sound
+from regard.processors.text.tokenizers import train_tokenizer
 from regard.tasks.task_tags import TaggedTargets, TaskTags
 
 RNG = np.random.default_rng(1)

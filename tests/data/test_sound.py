@@ -14,9 +14,9 @@ import torch
 from scipy.signal import resample_poly
 
 from regard.errors import UserError
-from regard.processors.audio import AudioProcessor
-from regard.processors.read_image import FileBytes
-from regard.processors.read_sound import (
+from regard.processors.image.read import FileBytes
+from regard.processors.sound.log_mel import AudioProcessor
+from regard.processors.sound.read import (
     Sound,
     SoundInfo,
     is_sound,
@@ -26,8 +26,8 @@ from regard.processors.read_sound import (
     sound_problem,
     stream_sound,
 )
-from regard.processors.resample import resample, resample_blocks
-from regard.processors.segments import segments
+from regard.processors.sound.resample import resample, resample_blocks
+from regard.processors.sound.segments import segments
 
 RATE = 16000
 

@@ -19,7 +19,7 @@ from regard.data.memory import as_sides
 from regard.data.sounds import open_sounds, transcribed_sounds
 from regard.errors import UserError
 from regard.processors.base import FileBytes
-from regard.processors.read_sound import Sound, read_sound, sound_name
+from regard.processors.sound.read import Sound, read_sound, sound_name
 
 TEXTS = ["hello there", "how are you", "fine"]
 RATE = 8000

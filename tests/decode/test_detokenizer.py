@@ -14,8 +14,8 @@ from regard.config.schema import TokenizerConfig
 from regard.decode.detokenizer import IncrementalDetokenizer
 from regard.decode.stop_strings import cut_at_stop
 from regard.decode.texts import added_text, without_incomplete
-from regard.processors.external import FolderTokenizer, MarianTokenizer, sentencepiece_processor
-from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
+from regard.processors.text.external import FolderTokenizer, MarianTokenizer, sentencepiece_processor
+from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 
 TEXTS = [
     "the old cat 漢字",

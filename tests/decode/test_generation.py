@@ -16,7 +16,7 @@ from regard.decode.filters import NO_TOKEN, StepContext
 from regard.decode.sample import SamplingSettings, sample_keys
 from regard.decode.stop_strings import cut_at_stop, possible_stop_length
 from regard.decode.texts import added_text
-from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
+from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 
 TEXTS = [
     "Käse 🧀 und naïve Ideen",

@@ -19,8 +19,8 @@ from regard.data.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, fixed_shapes, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.parts.inputs import Inputs
-from regard.processors.image import ImageProcessor
-from regard.processors.tokenizers import TrainedTokenizer
+from regard.processors.image.processor import ImageProcessor
+from regard.processors.text.tokenizers import TrainedTokenizer
 from regard.tasks.objectives import Seq2SeqObjective
 from regard.tasks.seq2seq_scoring import decoder_states
 from regard.training.checkpoint import load_model, save_model

@@ -14,7 +14,7 @@ import regard
 from regard.errors import UserError
 from regard.files import read_json, write_json
 from regard.parts import Inputs
-from regard.processors.external import FolderTokenizer
+from regard.processors.text.external import FolderTokenizer
 
 WORDS = ["a</w>", "red</w>", "cat</w>", "dog</w>", "of</w>"]
 TOWER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}

@@ -18,9 +18,9 @@ import regard
 from regard.cli import main
 from regard.errors import UserError
 from regard.formats.huggingface import marian_export, tokenizer_export
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
 from regard.processors.saved import load_processors
-from regard.processors.tokenizers import load_tokenizer as load_tokenizer
+from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
 
 TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩‍👧 </s> <unk>!", "cat", "  the   cat  "]
 

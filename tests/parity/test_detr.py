@@ -21,7 +21,7 @@ from regard.families.detr import SIZES, Config, Model
 from regard.formats.huggingface import detr, resnet
 from regard.formats.huggingface.folder import load_folder, read_weights
 from regard.parts import Inputs
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
 
 SMALL = {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,

@@ -20,8 +20,8 @@ from regard.formats import model_card, peft
 from regard.formats.huggingface import marian
 from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.formats.parity import MatchCount
-from regard.processors.external import sentencepiece_processor
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.text.external import sentencepiece_processor
+from regard.processors.text.tokenizers import train_tokenizer
 
 
 def test_a_value_of_the_wrong_type(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from regard.families import t5
 from regard.formats.huggingface import t5_export
 from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.parts import slots
-from regard.processors.tokenizers import load_tokenizer as load_tokenizer
+from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
 
 EXTRA = 7
 FIRST = {"feed_forward_proj": "relu", "tie_word_embeddings": True}

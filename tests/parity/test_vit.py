@@ -19,7 +19,7 @@ from regard.formats.huggingface import clip, vit
 from regard.formats.huggingface.folder import parse_config
 from regard.formats.huggingface.image_settings import PROCESSOR, write_image_settings
 from regard.parts import Inputs
-from regard.processors.image import ImageProcessor
+from regard.processors.image.processor import ImageProcessor
 
 SMALL = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50, "image_size": 32,

@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.families import whisper as family
 from regard.formats.huggingface import whisper
 from regard.parts import Inputs
-from regard.processors.audio import AudioProcessor
+from regard.processors.sound.log_mel import AudioProcessor
 
 
 def read(path: Path) -> whisper.WhisperFolder:

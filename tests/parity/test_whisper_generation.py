@@ -21,8 +21,8 @@ from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis
 from regard.decode.encoded import source_rows
 from regard.decode.filters import StepContext
 from regard.decode.timestamps import TimestampRules
-from regard.processors.audio import AudioProcessor
-from regard.processors.frame_windows import FrameWindows
+from regard.processors.sound.log_mel import AudioProcessor
+from regard.processors.sound.windows import FrameWindows
 from regard.tasks import whisper_generation
 from regard.tasks.whisper import WhisperPredictor
 from regard.tasks.windows import judge

@@ -24,7 +24,7 @@ from regard.data.loader import Loader
 from regard.data.rows import LabeledTextDataset, max_text_tokens
 from regard.errors import UserError
 from regard.processors.labels import LabelProcessor
-from regard.processors.tokenizers import MASK, train_tokenizer
+from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.synthetic.language_id import LOCALES, make_phrases
 from regard.tasks import classify
 

@@ -18,7 +18,7 @@ from regard.config.run import resolve
 from regard.data.sound_dataset import STRIDE
 from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
-from regard.processors.read_sound import Sound
+from regard.processors.sound.read import Sound
 from regard.synthetic import captions
 from regard.tasks import prepare
 from regard.tasks.objectives import MAX_SCALE, contrastive_loss

@@ -24,7 +24,7 @@ from regard.data.examples import InMemoryExamples
 from regard.data.loader import Loader
 from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths, line_examples
 from regard.errors import UserError
-from regard.processors.tokenizers import MASK, train_tokenizer
+from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.tasks import masked
 
 

@@ -12,7 +12,7 @@ import regard
 from regard.cli.app import main
 from regard.data.task_mixture import TaskMixture
 from regard.errors import UserError
-from regard.processors.read_sound import Sound
+from regard.processors.sound.read import Sound
 from regard.tasks.multitask_items import Item, as_item, is_single
 from regard.training import curves
 from regard.training.step import GradientStep

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import UserError
 from regard.look.states import hidden_states
-from regard.processors.own_tokenizer import TOKENIZERS, as_tokenizer
+from regard.processors.text.custom import TOKENIZERS, as_tokenizer
 from regard.tasks.predictor import Predictor
 from regard.training import checkpoint, curves
 from regard.training.own import OwnMetric

@@ -20,7 +20,7 @@ from regard.metrics.labels import multi_label_metrics
 from regard.parts import Inputs
 from regard.parts.ngrams import NGramCounts
 from regard.processors.targets import NumberProcessor
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.text.tokenizers import train_tokenizer
 from regard.tasks.ngram_start import spell_tokens
 from regard.tasks.objectives import LabelObjective, MultiLabelObjective
 

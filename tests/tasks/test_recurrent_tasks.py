@@ -13,7 +13,7 @@ from regard.config.run import family_of, resolve
 from regard.data.collate import collate_pairs
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
-from regard.processors.tokenizers import TrainedTokenizer
+from regard.processors.text.tokenizers import TrainedTokenizer
 from regard.tasks import translate
 from regard.tasks.seq2seq_scoring import logits
 

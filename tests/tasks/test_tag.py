@@ -23,8 +23,8 @@ from regard.data.examples import InMemoryExamples
 from regard.data.loader import Loader
 from regard.data.rows import TaggedDataset, encode_sentence, word_windows
 from regard.errors import UserError
-from regard.processors.text import encode_words
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.text.processor import encode_words
+from regard.processors.text.tokenizers import train_tokenizer
 from regard.synthetic.python_tags import make_python_tags, role_after, sentences, stdlib_modules
 from regard.tasks import tag
 from regard.tasks.tag import MostFrequentTag

@@ -16,7 +16,7 @@ from regard.data.loader import Loader
 from regard.data.mixture import Mixture, open_mixture
 from regard.data.spans import SpanCorruptor, SpanDataset, random_composition
 from regard.errors import UserError
-from regard.processors.tokenizers import sentinel, train_tokenizer
+from regard.processors.text.tokenizers import sentinel, train_tokenizer
 from regard.synthetic.mixture import make_mixture
 
 SMALL = {key: value for key, value in reads.TINY.items() if key not in ("model.heads", "tokenizer.vocab")} | {

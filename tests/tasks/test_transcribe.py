@@ -18,7 +18,7 @@ from regard.config.run import change_settings
 from regard.decode.strategies import Beam, BestPath, Greedy, Sample
 from regard.errors import UserError
 from regard.parts.ctc import best_path, force_align
-from regard.processors.read_sound import Sound
+from regard.processors.sound.read import Sound
 from regard.synthetic import morse
 from regard.tasks.transcribe import TranscribePredictor
 from regard.tasks.transcribe_requests import TranscribeRequest

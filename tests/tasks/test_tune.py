@@ -235,7 +235,7 @@ def test_initial_words_need_tokens_of_one_vocabulary():
     from types import SimpleNamespace
 
     from regard.adapt import tuned_run
-    from regard.processors.text import TextProcessor
+    from regard.processors.text.processor import TextProcessor
 
     class Empty:
         def encode(self, texts):

@@ -24,11 +24,11 @@ from regard.decode import Hypothesis
 from regard.decode.filters import StepContext
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
-from regard.processors.audio import AudioProcessor
-from regard.processors.filterbank import FilterbankProcessor
-from regard.processors.frame_windows import FrameWindows
-from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
-from regard.processors.whisper_tokens import ControlTokens, with_control_tokens
+from regard.processors.sound.filterbank import FilterbankProcessor
+from regard.processors.sound.log_mel import AudioProcessor
+from regard.processors.sound.windows import FrameWindows
+from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
+from regard.processors.text.whisper import ControlTokens, with_control_tokens
 from regard.tasks.recordings import SoundWindow
 from regard.tasks.sound_processors import window_frames
 from regard.tasks.transcribe import new_predictor

@@ -18,8 +18,8 @@ from regard.data.memory import with_data
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
 from regard.pretrained import Pretrained
-from regard.processors.filterbank import FilterbankProcessor
-from regard.processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts
+from regard.processors.sound.filterbank import FilterbankProcessor
+from regard.processors.text.whisper import WhisperTokenizer, WhisperTranscripts
 from regard.synthetic import morse
 from regard.tasks.transcribe import TranscribeJob, prepare
 from regard.tasks.whisper import WhisperPredictor

@@ -15,7 +15,7 @@ from ...families import bert
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from ...parts.pooling import Pooling
-from ...processors.tokenizers import TrainedTokenizer
+from ...processors.text.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, Row, choice
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights

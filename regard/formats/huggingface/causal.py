@@ -12,7 +12,7 @@ from ...config.schema import LanguageDecode
 from ...errors import UserError
 from ...families import gpt
 from ...files import JsonMapping, JsonObject
-from ...processors.external import FolderTokenizer
+from ...processors.text.external import FolderTokenizer
 from ...run_folder import FORMAT
 from .config_table import Only
 from .control_ids import NO_PAD, ROLES, check_control_ids, check_vocabulary

@@ -11,8 +11,8 @@ from ...errors import UserError
 from ...families import clip
 from ...files import JsonMapping, read_optional_json
 from ...parts import slots
-from ...processors.external import FolderTokenizer
-from ...processors.image import ImageProcessor
+from ...processors.image.processor import ImageProcessor
+from ...processors.text.external import FolderTokenizer
 from . import causal
 from .bert import ACTIVATIONS
 from .config_table import ConfigTable, Field, Fixed, Limit, Row, choice

@@ -17,7 +17,7 @@ from ...config.run import Run
 from ...decode import Filter
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_optional_json
-from ...processors.tokenizers import Tokenizer
+from ...processors.text.tokenizers import Tokenizer
 from ...run_folder import FORMAT
 from .folder import parse_config
 

@@ -12,8 +12,8 @@ from ...config.run import Run
 from ...families import gpt
 from ...files import JsonObject, write_json
 from ...parts import slots
-from ...processors.external import FolderTokenizer
-from ...processors.tokenizers import TrainedTokenizer
+from ...processors.text.external import FolderTokenizer
+from ...processors.text.tokenizers import TrainedTokenizer
 from . import causal, gpt2, llama
 from .generation import GENERATION_FILE
 from .tokenizer_export import portable_tokenizer, tokenizer_config

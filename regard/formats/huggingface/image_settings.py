@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...files import JsonMapping, JsonObject
-from ...processors.image import MAX_ASPECT, RESAMPLING, ImageProcessor
+from ...processors.image.processor import MAX_ASPECT, RESAMPLING, ImageProcessor
 
 PROCESSOR = "preprocessor_config.json"
 CORNERS = ("height", "width")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...families import longformer
 from ...files import JsonObject, read_json
-from ...processors.tokenizers import TrainedTokenizer
+from ...processors.text.tokenizers import TrainedTokenizer
 from ..model_card import encoder_usage
 from .bert_export import EncoderSample, EncoderSource, check_folder, write_encoder
 from .longformer import architecture, config_table, names, read

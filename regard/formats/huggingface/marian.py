@@ -13,8 +13,8 @@ from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import transformer
 from ...files import JsonMapping, JsonObject, read_json
-from ...processors.external import MarianTokenizer, sentencepiece_processor
-from ...processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
+from ...processors.text.external import MarianTokenizer, sentencepiece_processor
+from ...processors.text.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights

@@ -13,7 +13,7 @@ from ...config.run import Run
 from ...families import transformer
 from ...files import JsonObject, write_json
 from ...parts import slots
-from ...processors.tokenizers import Tokenizer
+from ...processors.text.tokenizers import Tokenizer
 from .generation import GENERATION_FILE, decode_entry, generation_config, max_positions
 from .marian import CONFIG, names
 from .tokenizer_export import write_tokenizer_files

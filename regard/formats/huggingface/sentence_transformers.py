@@ -8,7 +8,7 @@ from tokenizers import normalizers
 from ...errors import UserError
 from ...files import read_json
 from ...parts.pooling import Pooling
-from ...processors.tokenizers import TrainedTokenizer
+from ...processors.text.tokenizers import TrainedTokenizer
 from .vocabularies import tokenizer_settings
 
 POOLING_FLAGS: dict[str, Pooling] = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}

@@ -10,7 +10,7 @@ from ...errors import UserError
 from ...families import t5
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
-from ...processors.tokenizers import TrainedTokenizer
+from ...processors.text.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights

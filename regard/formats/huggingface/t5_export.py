@@ -9,7 +9,7 @@ from torch import Tensor
 from ...config.run import Run
 from ...families import t5
 from ...files import JsonObject, write_json
-from ...processors.tokenizers import Tokenizer
+from ...processors.text.tokenizers import Tokenizer
 from .generation import decode_entry, generation_config, max_positions
 from .t5 import CONFIG, names
 from .tokenizer_export import write_tokenizer_files

@@ -15,9 +15,9 @@ from safetensors.torch import save
 from ...config.run import Run, change_settings
 from ...families import captioner
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
-from ...processors.external import FolderTokenizer
-from ...processors.image import ImageProcessor
-from ...processors.tokenizers import TrainedTokenizer
+from ...processors.image.processor import ImageProcessor
+from ...processors.text.external import FolderTokenizer
+from ...processors.text.tokenizers import TrainedTokenizer
 from ..parity import check_close, quiet
 from . import causal, gpt2, vit
 from .config_table import ConfigTable, Joint, Limit, json_text, present

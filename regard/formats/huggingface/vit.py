@@ -13,7 +13,7 @@ from safetensors.torch import save
 from ...families import vit
 from ...files import JsonMapping, read_json, read_optional_json, write_json
 from ...parts import Inputs
-from ...processors.image import ImageProcessor
+from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
 from ..parity import check_close, quiet
 from .bert import ACTIVATIONS, label_names, read_head

@@ -17,9 +17,9 @@ from ...errors import UserError
 from ...families import whisper
 from ...files import JsonMapping, JsonObject, read_optional_json, write_json
 from ...parts.positions import SinusoidPositions
-from ...processors.audio import AudioProcessor
-from ...processors.external import FolderTokenizer
-from ...processors.whisper_tokens import ControlTokens, WhisperTokenizer
+from ...processors.sound.log_mel import AudioProcessor
+from ...processors.text.external import FolderTokenizer
+from ...processors.text.whisper import ControlTokens, WhisperTokenizer
 from . import causal
 from .bert import ACTIVATIONS
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, json_text, present

@@ -12,8 +12,8 @@ from ...config.audio import TranscribeDecode
 from ...errors import UserError
 from ...files import JsonObject, read_json
 from ...parts import Inputs
-from ...processors.audio import AudioProcessor
-from ...processors.whisper_tokens import WhisperTokenizer
+from ...processors.sound.log_mel import AudioProcessor
+from ...processors.text.whisper import WhisperTokenizer
 from ..parity import check_close, quiet
 from . import whisper
 from .generation import rule_settings, strategy_settings

@@ -11,10 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..parts.inputs import Inputs, Modality
-from .base import Array, Rng, SavedSettings, pad_arrays
-from .read_sound import RawSound, Sound, read_sound
+from ...errors import UserError
+from ...parts.inputs import Inputs, Modality
+from ..base import (
+    Array,
+    Rng,
+    SavedSettings,
+    pad_arrays,
+)
+from .read import RawSound, Sound, read_sound
 from .resample import change_speed, resample
 
 GRIFFIN_LIM_STEPS = 32

@@ -8,8 +8,13 @@ from typing import ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from ..parts.inputs import Inputs, Modality
-from .base import Array, Rng, pad_arrays, to_array
+from ...parts.inputs import Inputs, Modality
+from ..base import (
+    Array,
+    Rng,
+    pad_arrays,
+    to_array,
+)
 from .tokenizers import Tokenizer, load_tokenizer
 
 

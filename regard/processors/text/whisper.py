@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from ..errors import UserError
+from ...errors import UserError
 from .external import FolderTokenizer, write_tokenizer
 from .tokenizers import ROLES, TrainedTokenizer
 

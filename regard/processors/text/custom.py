@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from ..config.registry import Registry
-from ..errors import UserError
-from ..files import read_optional_json
+from ...config.registry import Registry
+from ...errors import UserError
+from ...files import read_optional_json
 from .external import FolderTokenizer, write_tokenizer
 from .tokenizers import ROLES, SPECIALS, Tokenizer
 

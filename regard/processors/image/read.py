@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from ..errors import UserError
-from .base import Array
-from .base import FileBytes as FileBytes
+from ...errors import UserError
+from ..base import Array
+from ..base import FileBytes as FileBytes
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from ..config.schema import TokenizerConfig as TokenizerConfig
-from ..errors import UserError
-from ..files import atomic_write
-from ..progress import track
+from ...config.schema import TokenizerConfig as TokenizerConfig
+from ...errors import UserError
+from ...files import atomic_write
+from ...progress import track
 from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback
 
 # One thread per call; callers may use several threads. The threads of the library make a later fork warn or hang.

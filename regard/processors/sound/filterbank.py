@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from .base import Array, Rng, to_array
-from .read_sound import RawSound, Sound, stream_sound
+from ...errors import UserError
+from ..base import Array, Rng, to_array
+from .frames import SoundFrames, griffin_lim, warp_frequencies
+from .read import RawSound, Sound, stream_sound
 from .resample import RATES
-from .sound_frames import SoundFrames, griffin_lim, warp_frequencies
 
 SCALE = 32768.0  # Kaldi reads whole numbers of 16 bits
 FLOOR = float(np.finfo(np.float32).eps)  # the least energy

@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 import numpy as np
 import torch
 
-from ..errors import UserError
-from ..parts.inputs import Inputs, Modality
-from .augment import erase, jitter_color, rand_augment, resize
-from .base import Array, Rng, SavedSettings, to_array
-from .read_image import RawImage, image_name, open_image
+from ...errors import UserError
+from ...parts.inputs import Inputs, Modality
+from ..base import (
+    Array,
+    Rng,
+    SavedSettings,
+    to_array,
+)
+from .augment import (
+    erase,
+    jitter_color,
+    rand_augment,
+    resize,
+)
+from .read import RawImage, image_name, open_image
 
 if TYPE_CHECKING:
     from PIL import Image

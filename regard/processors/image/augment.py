@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from .base import Array, Rng
+from ..base import Array, Rng
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import Array, Rng
-from .boxes import Boxes
-from .fields import Example
-from .image import RESAMPLING, ImageProcessor
-from .read_image import open_image
+from ..base import Array, Rng
+from ..boxes import Boxes
+from ..fields import Example
+from .processor import RESAMPLING, ImageProcessor
+from .read import open_image
 
 if TYPE_CHECKING:
     from PIL import Image

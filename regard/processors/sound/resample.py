@@ -6,8 +6,8 @@ from math import ceil, gcd
 
 import numpy as np
 
-from ..errors import UserError
-from .base import Array
+from ...errors import UserError
+from ..base import Array
 
 RATES = 1000, 768_000  # samples per second that can be resampled
 BLOCK = 1 << 16  # samples

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from .base import Array, Rng, to_array
-from .read_sound import RawSound as RawSound
-from .read_sound import Sound as Sound
-from .read_sound import read_sound as read_sound
+from ...errors import UserError
+from ..base import Array, Rng, to_array
+from .frames import SoundFrames, griffin_lim, warp_frequencies
+from .read import RawSound as RawSound
+from .read import Sound as Sound
+from .read import read_sound as read_sound
 from .resample import resample as resample
-from .sound_frames import SoundFrames, griffin_lim, warp_frequencies
 
 FLOOR, RANGE = 1e-10, 8.0  # the least power; the powers of ten below the loudest that are kept
 

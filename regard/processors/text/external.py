@@ -9,10 +9,20 @@ from typing import Any, Protocol, cast
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
-from ..errors import UserError
-from ..files import atomic_write
-from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback, replace_invalid_bytes
-from .tokenizers import MASK, ROLES, byte_letters, refuse_surrogates
+from ...errors import UserError
+from ...files import atomic_write
+from .byte_fallback import (
+    byte_piece,
+    decode_by_bytes,
+    has_byte_fallback,
+    replace_invalid_bytes,
+)
+from .tokenizers import (
+    MASK,
+    ROLES,
+    byte_letters,
+    refuse_surrogates,
+)
 
 SPACE = "▁"
 ENCODER, DECODER = "cutter", "joiner"  # the keys of the two sentencepiece models in the file of a MarianTokenizer
@@ -129,11 +139,11 @@ def load_external(whole: dict[str, Any]) -> Any:
     """The tokenizer that `save` wrote."""
     roles = whole.pop(ROLES)
     if "own" in roles:
-        from .own_tokenizer import load_own
+        from .custom import load_own
 
         return load_own(roles)
     if "control" in roles:
-        from .whisper_tokens import ControlTokens, WhisperTokenizer
+        from .whisper import ControlTokens, WhisperTokenizer
 
         control = ControlTokens(**roles.pop("control"))
         return WhisperTokenizer(Backend.from_str(json.dumps(whole)), **roles, control=control)

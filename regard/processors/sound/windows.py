@@ -10,9 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .audio import FLOOR, RANGE, AudioProcessor, log_mel, scale_decades
-from .base import Array
-from .read_sound import RawSound, stream_sound
+from ..base import Array
+from .log_mel import (
+    FLOOR,
+    RANGE,
+    AudioProcessor,
+    log_mel,
+    scale_decades,
+)
+from .read import RawSound, stream_sound
 
 
 class FrameWindows:

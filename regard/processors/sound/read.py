@@ -16,10 +16,15 @@ from typing import IO, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from ..errors import UserError
-from .base import Array, to_array
+from ...errors import UserError
+from ..base import Array, to_array
+from .file_checks import (
+    STREAMED,
+    check_complete,
+    describe_file,
+    tells_length,
+)
 from .resample import BLOCK, check_rate, resample_blocks
-from .sound_files import STREAMED, check_complete, describe_file, tells_length
 
 CHANNELS = 32  # the most of an array
 PEAK = 1000.0  # samples above it are no sound in -1…1

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
-from .base import Array
+from ...errors import UserError
+from ..base import Array
 
 FRAME = 0.01  # seconds whose energy is measured
 SMOOTH = 20  # frames over which energies are averaged
