@@ -71,7 +71,7 @@ def write_tables(path: Path) -> None:
 
 
 def index(path: str) -> dict[str, float]:
-    from regard.data.text_lines import TextLines
+    from regard.data.files.lines import TextLines
 
     began = time.monotonic()
     lines = TextLines([path])
@@ -80,7 +80,7 @@ def index(path: str) -> dict[str, float]:
 
 def tokenizer(path: str) -> dict[str, float]:
     from regard.config.schema import MaskData, TokenizerConfig
-    from regard.data.masking import line_examples
+    from regard.data.sources.lines import line_examples
     from regard.processors.text.tokenizers import train_tokenizer
 
     texts = line_examples([[path]], MaskData()).texts(0)
@@ -92,7 +92,7 @@ def tokenizer(path: str) -> dict[str, float]:
 def first_update(path: str) -> dict[str, float]:
     """Of a small model and a tokenizer that needs no training; imports and the index of the lines are not counted."""
     import regard
-    from regard.data.text_lines import TextLines
+    from regard.data.files.lines import TextLines
 
     for name in ("torch._dynamo", "regard.tasks.masked"):
         import_module(name)
@@ -118,7 +118,7 @@ def first_update(path: str) -> dict[str, float]:
 def table(suffix: str, path: str) -> dict[str, float]:
     """Open a table of labeled texts: every record is checked."""
     from regard.config.schema import LabelData
-    from regard.data.labeled import labeled_texts
+    from regard.data.sources.labeled import labeled_texts
 
     began = time.monotonic()
     found = labeled_texts([[str(Path(path).with_suffix(suffix))]], LabelData())

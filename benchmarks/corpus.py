@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from regard.config.schema import TextData, TokenizerConfig
-from regard.data.corpus import Corpus
-from regard.data.documents import open_documents
+from regard.data.datasets.corpus import Corpus
+from regard.data.sources.documents import open_documents
 from regard.processors.text.tokenizers import load_tokenizer, train_tokenizer
 
 TYPES = 400_000  # word types of the synthetic language; a few of them make up most of a text

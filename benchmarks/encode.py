@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from regard.adapt import precision
 from regard.config.run import Run
-from regard.data.collate import Ids, pad_rows, valid_mask
-from regard.data.sampler import sorted_batches
+from regard.data.datasets.collate import Ids, pad_rows, valid_mask
+from regard.data.loading.sampler import sorted_batches
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import bert

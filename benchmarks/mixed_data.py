@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.runner import run_app
-from regard.data.images import read_idx
-from regard.data.open_file import open_decompressed
+from regard.data.files.open import open_decompressed
+from regard.data.sources.images import read_idx
 
 from .speech_data import WORDS, unpack
 

@@ -28,7 +28,7 @@ import numpy as np
 import typer
 
 from regard.cli.runner import run_app
-from regard.data.open_file import open_decompressed
+from regard.data.files.open import open_decompressed
 from regard.processors.sound.read import read_sound
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

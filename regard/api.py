@@ -13,7 +13,7 @@ from .config import run as config
 from .config.merge import flatten, split_commas
 from .config.run import ResolvedRun, Run, change_settings, family_of, load_config
 from .config.schema import Sides
-from .data.memory import evaluation_sides, with_data
+from .data.sources.data_files import evaluation_sides, with_data
 from .errors import UserError
 from .files import JsonObject, path_name
 from .formats.hub import local_folder

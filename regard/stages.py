@@ -17,7 +17,7 @@ from .config import run as config
 from .config.merge import flatten
 from .config.run import Run, change_settings
 from .config.schema import Base
-from .data.text_lines import TextLines
+from .data.files.lines import TextLines
 from .errors import UserError
 from .files import atomic_write, read_json, write_json
 from .pretrained import read_settings

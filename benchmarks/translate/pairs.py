@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from regard.config.schema import TokenizerConfig
 from regard.data.batch import Batch
-from regard.data.collate import collate_pairs
+from regard.data.datasets.collate import collate_pairs
 from regard.data.examples import Examples
-from regard.data.loader import LoadedStep
+from regard.data.loading.loader import LoadedStep
 from regard.parts.inputs import Inputs
 from regard.processors.text.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.config.run import Run
 from regard.config.schema import Adam, PairData, Train
 from regard.data.batch import Batch
-from regard.data.loader import LoadedStep
+from regard.data.loading.loader import LoadedStep
 from regard.errors import UserError
 from regard.tasks.translate import TranslateJob, TranslatePredictor
 from regard.training import optim

@@ -10,7 +10,7 @@ from PIL import Image
 
 import regard
 from regard.config.vision import ImageData
-from regard.data.mixed_images import mix
+from regard.data.datasets.mixed_images import mix
 from regard.look import draw_confusion
 from regard.look.boxes import draw_objects
 from regard.processors.image.processor import ImageProcessor

@@ -13,7 +13,7 @@ from torch import nn
 from ..config.merge import one_of
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.columns import ColumnRule
+from ..data.tables.columns import ColumnRule
 from ..errors import UserError
 from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME

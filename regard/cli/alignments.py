@@ -27,7 +27,7 @@ def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool)
 
 def _pairs(predictor: Any, name: str, text: str | None) -> Iterator[tuple[str, Any, str]]:
     """Recordings with their names and texts: one file, or data as training reads them."""
-    from ..data.sounds import is_sound_name, transcribed_sounds
+    from ..data.sources.sounds import is_sound_name, transcribed_sounds
 
     path = Path(name)
     if text is None and not (path.is_file() and is_sound_name(name)):

@@ -16,8 +16,8 @@ from .lines import decode_lines, open_lines
 from .records import Record, parse_records, parse_rows, plain_record
 
 if TYPE_CHECKING:
-    from ..data.columns import ColumnRule
-    from ..data.tables import Table
+    from ..data.tables.columns import ColumnRule
+    from ..data.tables.records import Table
     from ..tasks.predictor import AnyPredictor
 
 CHUNK = 1000  # records that are read, processed and printed at a time
@@ -59,7 +59,7 @@ def chunks(sources: Iterable[Source], size: int = CHUNK) -> Iterator[list[Entry]
 
 def check_files(names: Sequence[str]) -> None:
     """Refuse files that are missing or may not be read, before any work."""
-    from ..data.open_file import open_text
+    from ..data.files.open import open_text
 
     if not names and sys.stdin.isatty():
         print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
@@ -132,8 +132,8 @@ class InputReader:
 
     def _format(self, name: str) -> str:
         """The format of an input: that of the command line, else by its suffix, else that of the run for files."""
-        from ..data.open_file import plain_suffix
-        from ..data.table_files import SUFFIXES
+        from ..data.files.open import plain_suffix
+        from ..data.tables.open import SUFFIXES
 
         own = str(getattr(self.predictor.run.data, "format", "auto"))
         if "data.format" in self.changes and own != "auto":
@@ -178,10 +178,10 @@ class InputReader:
 
     def _open_table(self, name: str, rule: "ColumnRule") -> "tuple[Table, list[int]]":
         """Open and check a table, and print which columns are read; with the statuses of its records."""
-        from ..data.labeled import refuse_likely_header
-        from ..data.line_index import INVALID
-        from ..data.table_files import open_table
-        from ..data.tables import TableExamples
+        from ..data.files.line_index import INVALID
+        from ..data.sources.labeled import refuse_likely_header
+        from ..data.tables.open import open_table
+        from ..data.tables.records import TableExamples
 
         path = self._save_stdin() if name == "-" else name
         try:
@@ -204,7 +204,7 @@ class InputReader:
 
     def _records(self, name: str, rule: "ColumnRule") -> Iterator[tuple[tuple[Any, ...], Record | None]]:
         """The sides of every record of a table; those of an invalid record are empty. It is opened and checked now."""
-        from ..data.line_index import HEADER, INVALID
+        from ..data.files.line_index import HEADER, INVALID
 
         table, statuses = self._open_table(name, rule)
         first = statuses.index(HEADER) + 1 if HEADER in statuses else 0  # blank lines may stand before the header
@@ -261,8 +261,8 @@ def read_record(predictor: "AnyPredictor", changes: dict[str, str], name: str, n
 
 def trained_on_table(predictor: "AnyPredictor") -> bool:
     """True if the training data of the run are a table."""
-    from ..data.memory import IN_MEMORY
-    from ..data.table_files import file_format
+    from ..data.files.in_memory import IN_MEMORY
+    from ..data.tables.open import file_format
 
     train = predictor.run.data.train
     if not train:

@@ -75,7 +75,7 @@ class PipeLines(Lines):
 
 def open_lines(name: str) -> Lines:
     """The lines of a file, compressed or not; `-` is stdin."""
-    from ..data.open_file import is_compressed, open_decompressed
+    from ..data.files.open import is_compressed, open_decompressed
 
     if name == "-":
         return PipeLines(sys.stdin.buffer) if _is_pipe(sys.stdin.buffer) else Lines(sys.stdin.buffer)
@@ -93,7 +93,7 @@ def _is_pipe(file: IO[bytes]) -> bool:
 
 def decode_lines(lines: Lines, name: str) -> Iterator[str]:
     """UTF-8 lines without their ends; `name` is for error messages."""
-    from ..data.open_file import ARCHIVE_ERRORS
+    from ..data.files.open import ARCHIVE_ERRORS
 
     number = 0
     try:

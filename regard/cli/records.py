@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from ..data.columns import Choice, ColumnRule
+    from ..data.tables.columns import Choice, ColumnRule
 
 Record: TypeAlias = dict[str, Any]
 
@@ -43,7 +43,7 @@ def parse_rows(
 
     If the first line is a JSON object with known columns, all lines must be such objects; their columns are printed.
     """
-    from ..data.tables import parse_object, record_cells
+    from ..data.tables.records import parse_object, record_cells
 
     choice: Choice | None = None
     for number, line in enumerate(lines, 1):
@@ -67,7 +67,7 @@ def parse_rows(
 
 def _choose_columns(line: str, rule: "ColumnRule") -> "Choice | None":
     """The columns of a JSON object on a line; None if it is something else, or has no known column."""
-    from ..data.tables import record_names
+    from ..data.tables.records import record_names
 
     record = _parse_object(line)
     names = [] if record is None else record_names(record)
@@ -106,7 +106,7 @@ def plain_record(record: Mapping[str, object]) -> Record:
 
 
 def _plain(value: object) -> object:
-    from ..data.cells import is_missing
+    from ..data.tables.cells import is_missing
 
     if value is None or is_missing(value):
         return None

@@ -190,7 +190,7 @@ class TextData(TableData):
 
     max_tokens: Positive = 256  # of a window, in training and evaluation
     document: Literal["file", "line", "blank", "stream"] = (
-        "file"  # blank: ends at an empty line; stream: see data/corpus.py
+        "file"  # blank: ends at an empty line; stream: see data/datasets/corpus.py
     )
     stride: Count = 0  # tokens between window starts in evaluation; 0: windows do not overlap
     cache: str = ""  # folder of encoded texts; empty: in the user's cache folder

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.sampler import sorted_batches
+from ..data.loading.sampler import sorted_batches
 from ..errors import UserError
 from ..families.protocols import TokenModel
 from ..progress import track

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..families.protocols import (
-    FertilityModel,
-    InfillModel,
-    ParallelModel,
-    Seq2SeqModel,
-    SpellingModel,
-    as_module,
-)
+from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, SpellingModel, as_module
 from ..parts import Encoded
 from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs

@@ -10,18 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..parts import (
-    AddedTerms,
-    Cross,
-    Detections,
-    GridPositions,
-    Inputs,
-    Layer,
-    Mask,
-    Residual,
-    Stack,
-    slots,
-)
+from ..parts import AddedTerms, Cross, Detections, GridPositions, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.anchors import AnchorQueries, BoxHead, FeatureMap, NoisedBoxes, centers_of, sinusoids
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
 from ..parts.patches import random_images

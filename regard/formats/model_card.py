@@ -113,7 +113,7 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
 
 def reference_texts(run: Run) -> list[list[str]]:
     """The references of the validation data if it still exists: a signature states their number."""
-    from ..data.pairs import split_references
+    from ..data.sources.pairs import split_references
     from ..tasks import task_module
     from ..tasks.translate import data_split
 

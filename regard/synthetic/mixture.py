@@ -2,7 +2,7 @@
 
 from ..config.schema import MixData
 from ..data.examples import Examples
-from ..data.mixture import Mixture
+from ..data.sources.mixture import Mixture
 from ..errors import UserError
 from .dates import make_dates
 from .language_id import make_phrases

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from ..config.multitask import MultitaskData
 from ..data.examples import Examples
-from ..data.manifest import AUDIO, IMAGE, TEXT, SourceTag
-from ..data.task_mixture import TaggedExamples
+from ..data.sources.manifest import AUDIO, IMAGE, TEXT, SourceTag
+from ..data.sources.task_mixture import TaggedExamples
 from .captions import make_captions
 from .dates import make_dates
 from .morse import make_drills

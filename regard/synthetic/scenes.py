@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.boxes import BoxData, Objects
+from ..data.sources.boxes import BoxData, Objects
 from ..processors.labels import LabelSet
 
 SIDE, DRAWN = 64, 4  # pixels of an image; drawn that many times larger, so that edges are smooth

@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 
 from ..config.schema import TextData
-from ..data.documents import Documents
+from ..data.sources.documents import Documents
 from ..errors import UserError
 
 SPLITS = {0: "valid", 1: "test"}  # one of twenty modules each; the other eighteen are for training

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..adapt.precision import Int8Linear
 from ..adapt.shared_copy import shared_copy
-from ..data.masking import Masker
+from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs
 from .classify import ClassifyPredictor
@@ -45,7 +45,7 @@ class Readout:
     length: int = 1  # tokens of the output, END included
 
     def inputs(self, rows: Sequence[Sequence[int]]) -> Inputs:
-        from ..data.collate import pad_tokens
+        from ..data.datasets.collate import pad_tokens
 
         return pad_tokens([np.array(row, np.int32) for row in rows], self.pad).to(self.device)
 

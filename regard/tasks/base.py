@@ -14,9 +14,9 @@ from ..adapt.prune import prune
 from ..config.run import Run, change_settings, family_of
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.holdout import hold_out
-from ..data.loader import LoadedStep, Loader
-from ..data.masking import line_examples
+from ..data.loading.loader import LoadedStep, Loader
+from ..data.sources.holdout import hold_out
+from ..data.sources.lines import line_examples
 from ..errors import UserError
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet, TagProcessor

@@ -10,11 +10,11 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import Seq2SeqDecode, Sides
-from ..data.caption_dataset import CaptionDataset
-from ..data.captions import CaptionPairs, captioned_images, open_captioned
+from ..data.datasets.captions import CaptionDataset
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.pairs import split_references
+from ..data.loading.loader import Loader
+from ..data.sources.captions import CaptionPairs, captioned_images, open_captioned
+from ..data.sources.pairs import split_references
 from ..decode import Filter, Suppress
 from ..decode.constraints import ConstraintTokenizer, parse_constraints
 from ..errors import UserError

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.labeled import detect_problem
+from ..data.sources.labeled import detect_problem
 from ..errors import UserError
 from ..metrics.bag_of_words import Kind
 from ..metrics.labels import label_metrics

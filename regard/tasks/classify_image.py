@@ -11,10 +11,10 @@ from torch import Tensor
 from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Base, Sides
 from ..config.vision import ImageDecode, SquareImages
+from ..data.datasets.mixed_images import MixedImages
 from ..data.examples import Examples
-from ..data.images import labeled_images, open_images
-from ..data.loader import Loader
-from ..data.mixed_images import MixedImages
+from ..data.loading.loader import Loader
+from ..data.sources.images import labeled_images, open_images
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import LabelModel, as_module

@@ -11,12 +11,12 @@ from torch import Tensor
 from ..config.contrastive import SLOT, ContrastiveDecode
 from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Base, Sides
-from ..data import columns
-from ..data.contrastive_dataset import ContrastiveDataset, ItemSide, TextSide, content_number
+from ..data.datasets.contrastive import ContrastiveDataset, ItemSide, TextSide, content_number
+from ..data.datasets.rows import max_text_tokens
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.rows import max_text_tokens
-from ..data.sampler import sorted_batches
+from ..data.loading.loader import Loader
+from ..data.loading.sampler import sorted_batches
+from ..data.tables import columns
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import EmbeddingModel, as_module

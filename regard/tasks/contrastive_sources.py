@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from ..config.contrastive import ContrastiveData
 from ..config.run import Run
-from ..data.contrastive_dataset import ImageSide, ItemSide, SoundSide, TextSide
+from ..data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
+from ..data.datasets.sounds import STRIDE
 from ..data.examples import Examples
-from ..data.image_texts import image_texts
-from ..data.images import is_image_name, open_images
-from ..data.memory import kind_of
-from ..data.pairs import open_pairs
-from ..data.sound_dataset import STRIDE
-from ..data.sounds import is_sound_name, open_sounds, transcribed_sounds
+from ..data.files.in_memory import kind_of
+from ..data.sources.image_texts import image_texts
+from ..data.sources.images import is_image_name, open_images
+from ..data.sources.pairs import open_pairs
+from ..data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ..errors import UserError
 from ..look import ViewAxis
 from ..parts.inputs import Modality

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config.schema import NEUTRAL_SAMPLING
-from ..data.dataset import PairDataset
+from ..data.datasets.pairs import PairDataset
 from ..decode import Hypothesis, parallel
 from ..decode.strategies import ParallelStrategy
 from ..errors import UserError

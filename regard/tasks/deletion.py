@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..config.schema import Sides
-from ..data.memory import evaluation_sides
+from ..data.sources.data_files import evaluation_sides
 from ..errors import UserError
 from ..look.curves import draw_curves
 from ..look.norms import weigh_by_norm

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..data.collate import IGNORED
+from ..data.datasets.collate import IGNORED
 from ..parts import Detections
 from ..parts.anchors import NoisedBoxes
 from .detection_loss import TrueObjects, box_loss

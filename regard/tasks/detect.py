@@ -11,11 +11,11 @@ import torch
 from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Sides
 from ..config.vision import DetectData, DetectDecode, ImageData
-from ..data.box_dataset import BoxDataset
-from ..data.boxes import Objects, box_source, boxed_images, label_counts, load_image
+from ..data.datasets.boxes import BoxDataset
 from ..data.examples import Examples
-from ..data.images import open_images
-from ..data.loader import Loader
+from ..data.loading.loader import Loader
+from ..data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
+from ..data.sources.images import open_images
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import BoxModel, as_module

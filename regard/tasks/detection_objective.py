@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..data.batch import Batch
-from ..data.box_dataset import TENTHS
+from ..data.datasets.boxes import TENTHS
 from ..families.protocols import BoxModel
 from ..parts import Detections
 from ..parts.inputs import Inputs

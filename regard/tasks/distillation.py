@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import IO
 
 from ..config.schema import Sides
-from ..data.memory import IN_MEMORY
-from ..data.open_file import plain_suffix
-from ..data.splices import splice_texts
-from ..data.table_files import file_format
-from ..data.text_lines import TextLines
+from ..data.files.in_memory import IN_MEMORY
+from ..data.files.lines import TextLines
+from ..data.files.open import plain_suffix
+from ..data.sources.splices import splice_texts
+from ..data.tables.open import file_format
 from ..errors import UserError
 from ..files import explain_os_error, json_line, read_json, remove, sync, write_json
 from ..training.lock import RunLock

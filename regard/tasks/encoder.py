@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings, changed_decode
 from ..config.schema import Base, EncoderDecode
-from ..data.collate import Ids, pad_tokens
+from ..data.datasets.collate import Ids, pad_tokens
+from ..data.datasets.rows import add_start_end, max_text_tokens
 from ..data.examples import Examples
-from ..data.rows import add_start_end, max_text_tokens
-from ..data.sampler import sorted_batches
+from ..data.loading.sampler import sorted_batches
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import EncoderModel, LabelModel, as_module
@@ -25,12 +25,7 @@ from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet
 from ..processors.saved import load_processors
 from ..processors.text.processor import TextProcessor
-from ..processors.text.tokenizers import (
-    MASK,
-    Tokenizer,
-    TrainedTokenizer,
-    train_tokenizer,
-)
+from ..processors.text.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
 from ..progress import track
 from .base import (
     Processors,

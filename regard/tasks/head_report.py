@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from ..adapt.heads import head_sites
-from ..data.dependencies import ROOT, DependencyTree, read_trees
-from ..data.sampler import sorted_batches
+from ..data.loading.sampler import sorted_batches
+from ..data.sources.dependencies import ROOT, DependencyTree, read_trees
 from ..errors import UserError
 from ..look.draw import Axis, draw
 from ..look.record import NO_ATTENTION, recording

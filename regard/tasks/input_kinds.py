@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from ..config.multitask import MultitaskData
 from ..config.run import Run
 from ..data.dataset import TaskDataset
+from ..data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
+from ..data.datasets.sounds import STRIDE, EncodeTranscripts, SoundDataset
 from ..data.examples import Examples
-from ..data.manifest import AUDIO, IMAGE, TEXT
-from ..data.prompted_dataset import EndedText, PromptedDataset, PromptedImages
-from ..data.sound_dataset import STRIDE, EncodeTranscripts, SoundDataset
+from ..data.sources.manifest import AUDIO, IMAGE, TEXT
 from ..errors import UserError
 from ..look import ViewAxis
 from ..metrics.speech import speech_metrics

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 
 from ..alignment.links import Links, Symmetrization
-from ..data.sampler import sorted_batches
+from ..data.loading.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.constraints import parse_constraints
 from ..decode.parallel import padded_source, target_logprobs

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config.run import Run, change_settings
+from ..data.datasets.rows import LabeledTextDataset
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.rows import LabeledTextDataset
+from ..data.loading.loader import Loader
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..metrics.bag_of_words import Kind

@@ -12,10 +12,10 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import LanguageDecode, Sides, TextData
-from ..data.columns import PROMPT, ColumnRule
-from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
-from ..data.documents import Documents, open_documents
-from ..data.loader import Loader
+from ..data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler
+from ..data.loading.loader import Loader
+from ..data.sources.documents import Documents, open_documents
+from ..data.tables.columns import PROMPT, ColumnRule
 from ..decode import Ensemble, Filter, Suppress, TokenRules
 from ..decode.constraints import ConstraintTokenizer
 from ..decode.strategies import strategy_from

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.masking import Masker
+from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..config.schema import TextData
 from ..data.batch import Batch
-from ..data.corpus import Corpus, evaluation_windows, memory_windows
-from ..data.sampler import sorted_batches
+from ..data.datasets.corpus import Corpus, evaluation_windows, memory_windows
+from ..data.loading.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
 from ..families.protocols import CausalModel, memory_layer

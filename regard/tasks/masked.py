@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.collate import IGNORED, Ids
+from ..data.datasets.collate import IGNORED, Ids
+from ..data.datasets.masking import MaskedDataset, Masker
+from ..data.datasets.rows import add_start_end
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.masking import MaskedDataset, Masker
-from ..data.rows import add_start_end
-from ..data.sampler import sorted_batches
+from ..data.loading.loader import Loader
+from ..data.loading.sampler import sorted_batches
 from ..errors import UserError
 from ..families.protocols import MaskedModel, as_module
 from ..parts.losses import smoothed_cross_entropy
@@ -24,13 +24,7 @@ from ..processors.saved import load_processors
 from ..processors.text.tokenizers import TrainedTokenizer
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
-from .encoder import (
-    EncoderPredictor,
-    PretrainedEncoder,
-    kept_or_trained_tokenizer,
-    run_of_folder,
-    with_vocab,
-)
+from .encoder import EncoderPredictor, PretrainedEncoder, kept_or_trained_tokenizer, run_of_folder, with_vocab
 from .finite import require_finite
 from .notices import Notice, cut_masked, no_mask
 from .objectives import MaskedObjective

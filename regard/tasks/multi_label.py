@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..config.schema import Sides
-from ..data.cells import labels_value
-from ..data.collate import Ids
+from ..data.datasets.collate import Ids
 from ..data.examples import Examples
+from ..data.tables.cells import labels_value
 from ..errors import UserError
 from ..metrics.labels import multi_label_metrics
 from ..processors.base import Processor

@@ -12,11 +12,11 @@ import torch
 from ..config.multitask import EMBEDDED, MultitaskDecode
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Sides
+from ..data.datasets.multitask import MultitaskDataset, MultitaskSampler
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.manifest import open_manifests
-from ..data.multitask_dataset import MultitaskDataset, MultitaskSampler
-from ..data.task_mixture import TaskMixture
+from ..data.loading.loader import Loader
+from ..data.sources.manifest import open_manifests
+from ..data.sources.task_mixture import TaskMixture
 from ..decode import Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..errors import UserError

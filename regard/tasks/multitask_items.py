@@ -8,11 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..data.manifest import AUDIO, IMAGE, SUFFIXES, TEXT, is_media_name, kind_of_name, manifest_items, parse_line
-from ..data.media import is_tree
-from ..data.open_file import plain_suffix
-from ..data.text_lines import TextLines
-from ..data.trees import open_tree
+from ..data.files.lines import TextLines
+from ..data.files.open import plain_suffix
+from ..data.files.trees import open_tree
+from ..data.sources.manifest import (
+    AUDIO,
+    IMAGE,
+    SUFFIXES,
+    TEXT,
+    is_media_name,
+    kind_of_name,
+    manifest_items,
+    parse_line,
+)
+from ..data.sources.media import is_tree
 from ..errors import UserError
 from ..processors.sound.read import is_sound
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data.batch import Batch
-from ..data.rows import LabeledTextDataset
+from ..data.datasets.rows import LabeledTextDataset
 from ..parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
 from ..processors.text.tokenizers import Tokenizer
 from .objectives import LabelObjective

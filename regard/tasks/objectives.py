@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from ..data.batch import Batch
-from ..data.collate import IGNORED
+from ..data.datasets.collate import IGNORED
 from ..errors import UserError
 from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel, SpeechModel
 from ..parts import Cache, Encoded

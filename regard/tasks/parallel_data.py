@@ -9,10 +9,11 @@ from ..alignment.fertility import choose_by_links, choose_by_model, fertilities
 from ..alignment.links import parse_pharaoh
 from ..config.schema import PackedData, Train
 from ..data.batch import Batch
-from ..data.collate import Ids, pad_labels, pad_tokens
-from ..data.dataset import EncodedExample, PairDataset
-from ..data.draws import Draws
+from ..data.dataset import EncodedExample
+from ..data.datasets.collate import Ids, pad_labels, pad_tokens
+from ..data.datasets.pairs import PairDataset
 from ..data.examples import Examples
+from ..data.rng import Draws
 from ..decode.texts import word_of_token
 from ..parts.inputs import Inputs
 from ..processors.text.tokenizers import Tokenizer

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from ..data.batch import Batch
-from ..data.collate import IGNORED
+from ..data.datasets.collate import IGNORED
 from ..decode.copies import limit_fertilities, predict_copying
 from ..families.protocols import FertilityModel, InfillModel, Seq2SeqModel, SpellingModel
 from ..parts import Encoded, Inputs

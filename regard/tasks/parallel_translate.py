@@ -12,9 +12,9 @@ from torch import Tensor
 from ..config.decode import TranslateDecode
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
-from ..data.collate import pad_tokens
-from ..data.dataset import PairDataset
-from ..data.sampler import sorted_batches
+from ..data.datasets.collate import pad_tokens
+from ..data.datasets.pairs import PairDataset
+from ..data.loading.sampler import sorted_batches
 from ..decode import Hypothesis, parallel
 from ..decode.constraints import ConstraintRequest, Constraints
 from ..decode.copies import likeliest, predict_copying

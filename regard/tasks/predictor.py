@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.columns import TEXT, ColumnRule, Role
-from ..data.memory import evaluation_sides
-from ..data.table_files import SUFFIXES
+from ..data.sources.data_files import evaluation_sides
+from ..data.tables.columns import TEXT, ColumnRule, Role
+from ..data.tables.open import SUFFIXES
 from ..decode import Ensemble
 from ..errors import UserError
 from ..families.protocols import as_module

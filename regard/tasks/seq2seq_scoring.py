@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from ..data.batch import Batch
-from ..data.collate import prompted_targets
+from ..data.datasets.collate import prompted_targets
 from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
 from ..families.protocols import Seq2SeqModel

@@ -9,7 +9,7 @@ import torch
 
 from ..config.audio import TranscribeDecode
 from ..config.schema import DecodeBase
-from ..data.sampler import sorted_batches
+from ..data.loading.sampler import sorted_batches
 from ..decode import Hypothesis
 from ..decode.joint_ctc import JointCTC
 from ..errors import UserError
@@ -18,12 +18,7 @@ from ..parts import Encoded
 from ..parts.ctc import best_path
 from ..processors.base import Array
 from ..processors.sound.frames import SoundFrames
-from ..processors.sound.read import (
-    RawSound,
-    sound_info,
-    sound_name,
-    stream_sound,
-)
+from ..processors.sound.read import RawSound, sound_info, sound_name, stream_sound
 from ..processors.sound.segments import segments
 from .finite import require_finite
 from .seq2seq_scoring import known_logprobs

@@ -12,7 +12,7 @@ import torch
 from ..config.run import changed_decode
 from ..config.schema import Seq2SeqDecode
 from ..data.batch import Batch
-from ..data.collate import collate_pairs
+from ..data.datasets.collate import collate_pairs
 from ..decode import Ensemble, Generate, Hypothesis
 from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
 from ..decode.detokenizer import IncrementalDetokenizer

@@ -7,11 +7,11 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.columns import TEXT as TEXT_COLUMN
-from ..data.columns import Role
+from ..data.datasets.spans import SpanCorruptor, SpanDataset
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.spans import SpanCorruptor, SpanDataset
+from ..data.loading.loader import Loader
+from ..data.tables.columns import TEXT as TEXT_COLUMN
+from ..data.tables.columns import Role
 from ..families.protocols import as_module
 from ..processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from . import translate

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.collate import IGNORED
-from ..data.columns import TAGS, WORDS, ColumnRule
+from ..data.datasets.collate import IGNORED
+from ..data.datasets.rows import TaggedDataset, encode_sentence
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.rows import TaggedDataset, encode_sentence
-from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
+from ..data.loading.loader import Loader
+from ..data.sources.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
+from ..data.tables.columns import TAGS, WORDS, ColumnRule
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..look import AttentionView, Which

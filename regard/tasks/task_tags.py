@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..config.merge import one_of
-from ..data.collate import Ids
-from ..data.manifest import SourceTag
-from ..data.task_mixture import TaggedText, TaskMixture
+from ..data.datasets.collate import Ids
+from ..data.sources.manifest import SourceTag
+from ..data.sources.task_mixture import TaggedText, TaskMixture
 from ..errors import UserError
 from ..processors.labels import LabelSet
 from ..processors.text.tokenizers import Tokenizer

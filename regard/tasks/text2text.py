@@ -7,7 +7,7 @@ import torch
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.mixture import Mixture, open_mixture
+from ..data.sources.mixture import Mixture, open_mixture
 from ..metrics.text import signature, text_metrics
 from ..metrics.tokenization import choose_tokenization
 from ..synthetic.mixture import make_mixture

@@ -5,11 +5,11 @@ from typing import Any
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.collate import Ids
-from ..data.columns import ColumnRule
+from ..data.datasets.collate import Ids
+from ..data.datasets.rows import encode_rows, max_text_tokens, pad_texts
 from ..data.examples import Examples
-from ..data.labeled import label_roles, labeled_texts
-from ..data.rows import encode_rows, max_text_tokens, pad_texts
+from ..data.sources.labeled import label_roles, labeled_texts
+from ..data.tables.columns import ColumnRule
 from ..errors import UserError
 from ..parts import Inputs
 from ..synthetic.language_id import make_phrases

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data.collate import pad_tokens
-from ..data.rows import add_start_end
+from ..data.datasets.collate import pad_tokens
+from ..data.datasets.rows import add_start_end
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..look.word_links import WordRow

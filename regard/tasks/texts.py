@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..data.memory import kind_of
+from ..data.files.in_memory import kind_of
 from ..errors import UserError
 
 

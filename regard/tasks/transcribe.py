@@ -12,10 +12,10 @@ from torch import nn
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
+from ..data.datasets.sounds import EncodeTranscripts, PlainTranscripts, SoundDataset
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.sound_dataset import EncodeTranscripts, PlainTranscripts, SoundDataset
-from ..data.sounds import open_sounds, transcribed_sounds
+from ..data.loading.loader import Loader
+from ..data.sources.sounds import open_sounds, transcribed_sounds
 from ..decode import Hypothesis, Suppress, strategy_from
 from ..decode.constraints import ConstraintTokenizer, parse_constraints
 from ..decode.strategies import BestPath

@@ -10,11 +10,11 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
-from ..data.columns import SOURCE, TARGET, Role
-from ..data.dataset import PairDataset
+from ..data.datasets.pairs import PairDataset
 from ..data.examples import Examples
-from ..data.loader import Loader
-from ..data.pairs import open_pairs, split_references
+from ..data.loading.loader import Loader
+from ..data.sources.pairs import open_pairs, split_references
+from ..data.tables.columns import SOURCE, TARGET, Role
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.strategies import DecodeStrategy, ParallelStrategy

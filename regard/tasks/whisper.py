@@ -9,8 +9,8 @@ from torch import nn
 
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run
+from ..data.datasets.sounds import EncodeTranscripts
 from ..data.examples import Examples
-from ..data.sound_dataset import EncodeTranscripts
 from ..decode.constraints import ConstraintTokenizer
 from ..decode.encoded import EncodedSources
 from ..decode.timestamps import TimestampRules

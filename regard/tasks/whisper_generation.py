@@ -27,14 +27,7 @@ from ..parts import Encoded, Inputs
 from ..processors.sound.log_mel import AudioProcessor
 from ..processors.text.whisper import UNSPACED, WhisperTokenizer
 from .finite import require_finite
-from .recordings import (
-    Recording,
-    SoundWindow,
-    WindowSequence,
-    next_window,
-    sequential_windows,
-    windows_at_pauses,
-)
+from .recordings import Recording, SoundWindow, WindowSequence, next_window, sequential_windows, windows_at_pauses
 from .sound_generation import SoundGeneration, frames_key
 from .transcribe_requests import (
     DecodedWindow,

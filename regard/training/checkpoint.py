@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .. import files
 from ..adapt.injection import injection_of
-from ..data.sampler import PLAN
+from ..data.loading.sampler import PLAN
 from ..errors import UserError
 from ..parts.finite import nonfinite_name
 

@@ -22,7 +22,7 @@ from ..config.schema import Train
 from ..config.tasks import metrics_of
 from ..config.types import Base
 from ..data.batch import Batch
-from ..data.sampler import split_evenly
+from ..data.loading.sampler import split_evenly
 from ..device import resolve_device
 from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name

@@ -11,7 +11,7 @@ from ..adapt import tuned_run
 from ..config import run as config
 from ..config.merge import flatten
 from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
-from ..data.memory import keep_memory, splits_in_memory
+from ..data.sources.data_files import keep_memory, splits_in_memory
 from ..device import resolve_device
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove

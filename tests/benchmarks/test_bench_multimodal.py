@@ -12,7 +12,7 @@ from benchmarks import mixed_data, multimodal
 from benchmarks.__main__ import main
 from regard.cli.runner import run_app
 from regard.config.multitask import MultitaskData
-from regard.data.manifest import open_manifests
+from regard.data.sources.manifest import open_manifests
 
 
 def test_multimodal(capsys):

@@ -16,7 +16,7 @@ from benchmarks import bench, speech, speech_data
 from benchmarks.__main__ import main
 from regard.cli.runner import run_app
 from regard.config.audio import SoundData
-from regard.data.sounds import transcribed_sounds
+from regard.data.sources.sounds import transcribed_sounds
 from regard.errors import UserError
 
 

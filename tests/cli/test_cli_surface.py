@@ -17,7 +17,7 @@ import typer
 
 import regard
 from regard.cli import app as cli
-from regard.data.columns import SOURCE, TARGET, TEXT, ColumnRule
+from regard.data.tables.columns import SOURCE, TARGET, TEXT, ColumnRule
 from regard.errors import UserError
 
 SURFACE = {
@@ -455,7 +455,7 @@ def test_look_and_list(api, capsys):
 # Real streams of a real process.
 FAKE = """
 import sys, types, regard
-from regard.data.columns import TEXT, ColumnRule
+from regard.data.tables.columns import TEXT, ColumnRule
 api = types.ModuleType("regard.api")
 data = types.SimpleNamespace(format="auto", train=())
 fake = types.SimpleNamespace(predict=lambda texts, details: texts, items=iter, field=None, output=None, multiline=False)

@@ -20,16 +20,7 @@ from regard.config import run as config
 from regard.config.merge import flatten, split_commas
 from regard.config.renamed import RENAMED, renamed_key
 from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve
-from regard.config.schema import (
-    Adam,
-    AdamW,
-    Cosine,
-    Noam,
-    Seq2SeqDecode,
-    TokenizerConfig,
-    Train,
-    WarmupStableDecay,
-)
+from regard.config.schema import Adam, AdamW, Cosine, Noam, Seq2SeqDecode, TokenizerConfig, Train, WarmupStableDecay
 from regard.config.schema import PairData as Data
 from regard.config.tasks import TASKS
 from regard.errors import UserError

@@ -10,7 +10,7 @@ from helpers import small
 
 import regard
 from regard.cli import main
-from regard.data.splices import splice_texts
+from regard.data.sources.splices import splice_texts
 from regard.tasks import distillation
 from regard.tasks.translate import TranslatePredictor
 from regard.training.lock import RunLock

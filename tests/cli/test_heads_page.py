@@ -7,7 +7,7 @@ from pathlib import Path
 import regard
 from benchmarks import heads
 from regard.cli import main
-from regard.data.dependencies import read_trees
+from regard.data.sources.dependencies import read_trees
 from regard.training import curves
 
 DOCS = Path(__file__).parents[2] / "docs"

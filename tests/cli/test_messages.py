@@ -19,8 +19,8 @@ from regard.adapt.virtual_tokens import initial_tokens
 from regard.cli.embeddings import print_embeddings
 from regard.config.run import load_config
 from regard.config.tuning import Lora, Untuned
-from regard.data import arrow
-from regard.data.open_file import open_decompressed
+from regard.data.files.open import open_decompressed
+from regard.data.tables import arrow
 from regard.errors import UserError
 from regard.families import gpt
 from regard.families.spec import ModelSpec

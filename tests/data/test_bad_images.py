@@ -16,19 +16,13 @@ import torch
 from PIL import Image
 
 from regard.config.vision import ImageData
-from regard.data.images import labeled_images, open_images
-from regard.data.memory import as_sides
-from regard.data.trees import FolderTree
+from regard.data.files.trees import FolderTree
+from regard.data.sources.data_files import as_sides
+from regard.data.sources.images import labeled_images, open_images
 from regard.errors import UserError
+from regard.processors.image import read as read_image
 from regard.processors.image.processor import ImageProcessor
-from regard.processors.image.processor import read as read_image
-from regard.processors.image.read import (
-    FileBytes,
-    image_problem,
-    image_size,
-    is_image,
-    open_image,
-)
+from regard.processors.image.read import FileBytes, image_problem, image_size, is_image, open_image
 from regard.processors.labels import collect_labels
 
 COLOR = np.arange(5 * 6 * 3, dtype=np.uint8).reshape(5, 6, 3) * 2

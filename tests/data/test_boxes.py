@@ -14,10 +14,10 @@ from PIL import Image
 
 from regard.config.schema import Train
 from regard.config.vision import DetectData
-from regard.data.box_dataset import BoxDataset
-from regard.data.boxes import box_source, boxed_images, label_counts, load_image
-from regard.data.holdout import hold_out
-from regard.data.memory import as_sides
+from regard.data.datasets.boxes import BoxDataset
+from regard.data.sources.boxes import box_source, boxed_images, label_counts, load_image
+from regard.data.sources.data_files import as_sides
+from regard.data.sources.holdout import hold_out
 from regard.errors import UserError
 from regard.processors.boxes import Boxes, BoxProcessor
 from regard.processors.fields import Fields

@@ -13,8 +13,8 @@ from PIL import Image
 
 import regard
 from regard.config.vision import CaptionData
-from regard.data.captions import CaptionPairs, captioned_images, open_captioned
-from regard.data.memory import InMemory
+from regard.data.files.in_memory import InMemory
+from regard.data.sources.captions import CaptionPairs, captioned_images, open_captioned
 from regard.errors import UserError
 from regard.processors.image.read import open_image
 from regard.synthetic.captions import (

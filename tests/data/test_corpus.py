@@ -21,20 +21,16 @@ from tokenizers import Tokenizer as Backend
 from benchmarks import corpus as encode
 from regard.config import run as config
 from regard.config import schema
-from regard.data import documents as reading
-from regard.data import line_index, split_points, token_cache
-from regard.data.corpus import ContiguousSampler, Corpus, WindowSampler, evaluation_windows, memory_windows
-from regard.data.documents import Documents, open_documents
-from regard.data.loader import Loader
-from regard.data.split_points import CachedEncoder, TextPart
+from regard.data.datasets import token_cache
+from regard.data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler, evaluation_windows, memory_windows
+from regard.data.files import line_index
+from regard.data.loading.loader import Loader
+from regard.data.sources import documents as reading
+from regard.data.sources import split_points
+from regard.data.sources.documents import Documents, open_documents
+from regard.data.sources.split_points import CachedEncoder, TextPart
 from regard.errors import UserError
-from regard.processors.text.tokenizers import (
-    END,
-    START,
-    TrainedTokenizer,
-    train_tokenizer,
-    unknown_words,
-)
+from regard.processors.text.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown_words
 from regard.synthetic import stdlib
 from regard.tasks.language import split_documents
 
@@ -644,8 +640,8 @@ import sys
 from pathlib import Path
 from regard.config import schema
 from regard.data import token_cache
-from regard.data.corpus import Corpus
-from regard.data.documents import open_documents
+from regard.data.datasets.corpus import Corpus
+from regard.data.sources.documents import open_documents
 from regard.processors.text.tokenizers import load_tokenizer
 folder = Path(sys.argv[1])
 for turn in range(3):

@@ -17,27 +17,21 @@ from hypothesis import strategies as st
 
 from regard.config import run as config
 from regard.config import schema
-from regard.data import dataset, text_lines
+from regard.data import dataset
 from regard.data.batch import Batch
-from regard.data.collate import collate_pairs, pack, pad_rows
-from regard.data.dataset import PairDataset, TaskDataset
+from regard.data.dataset import TaskDataset
+from regard.data.datasets.collate import collate_pairs, pack, pad_rows
+from regard.data.datasets.pairs import PairDataset
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import Loader
-from regard.data.pairs import open_pairs, split_references
-from regard.data.sampler import BudgetSampler, group_by_budget, sorted_batches, split_evenly
-from regard.data.text_lines import TextLines
+from regard.data.files import lines as text_lines
+from regard.data.files.lines import TextLines
+from regard.data.loading.loader import Loader
+from regard.data.loading.sampler import BudgetSampler, group_by_budget, sorted_batches, split_evenly
+from regard.data.sources.pairs import open_pairs, split_references
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
-from regard.processors.text.processor import tokenizers
-from regard.processors.text.tokenizers import (
-    END,
-    MASK,
-    PAD,
-    START,
-    UNK,
-    load_tokenizer,
-    train_tokenizer,
-)
+from regard.processors.text import tokenizers
+from regard.processors.text.tokenizers import END, MASK, PAD, START, UNK, load_tokenizer, train_tokenizer
 from regard.synthetic.dates import make_dates
 
 HARD = [

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 import regard
-from regard.data.arrow import read_arrow_file, spool
-from regard.data.holdout import hold_out
-from regard.data.memory import IN_MEMORY, as_sides, evaluation_sides
-from regard.data.open_file import matching_files, missing_file
+from regard.data.files.in_memory import IN_MEMORY
+from regard.data.files.open import matching_files, missing_file
+from regard.data.sources.data_files import as_sides, evaluation_sides
+from regard.data.sources.holdout import hold_out
+from regard.data.tables.arrow import read_arrow_file, spool
 from regard.errors import UserError
 from regard.tasks.finite import require_finite
 from regard.tasks.regression import RegressionPredictor

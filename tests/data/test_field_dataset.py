@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from regard.config.schema import Data, Train
-from regard.data import field_dataset
+from regard.data.datasets import fields as field_dataset
+from regard.data.datasets.fields import FieldDataset
 from regard.data.examples import InMemoryExamples
-from regard.data.field_dataset import FieldDataset
-from regard.data.loader import Loader
+from regard.data.loading.loader import Loader
 from regard.processors.fields import Fields
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet

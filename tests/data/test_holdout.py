@@ -9,10 +9,10 @@ from helpers.reads import TINY, labeled_examples
 
 import regard
 from regard.config.run import Run
-from regard.data.documents import open_documents
 from regard.data.examples import Examples, InMemoryExamples
-from regard.data.holdout import hold_out
-from regard.data.mixture import Mixture
+from regard.data.sources.documents import open_documents
+from regard.data.sources.holdout import hold_out
+from regard.data.sources.mixture import Mixture
 from regard.errors import UserError
 from regard.tasks import classify, tag
 from regard.tasks.base import open_lines

@@ -16,21 +16,15 @@ from PIL import Image
 
 from regard.config.schema import Train
 from regard.config.vision import ImageData
-from regard.data.draws import Draws
-from regard.data.images import InMemoryImages, labeled_images, read_idx
-from regard.data.loader import Loader
-from regard.data.memory import as_sides
-from regard.data.mixed_images import MixedImages, mix
+from regard.data.datasets.mixed_images import MixedImages, mix
+from regard.data.loading.loader import Loader
+from regard.data.rng import Draws
+from regard.data.sources.data_files import as_sides
+from regard.data.sources.images import InMemoryImages, labeled_images, read_idx
 from regard.errors import UserError
 from regard.parts.patches import PatchEmbedding
 from regard.processors.fields import Fields
-from regard.processors.image.augment import (
-    NAMES,
-    OPERATIONS,
-    erase,
-    rand_augment,
-    resize,
-)
+from regard.processors.image.augment import NAMES, OPERATIONS, erase, rand_augment, resize
 from regard.processors.image.processor import RESAMPLING, ImageProcessor, open_image
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels
 

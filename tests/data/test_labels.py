@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from regard.config.schema import LabelData, TagData
-from regard.data.labeled import labeled_texts
-from regard.data.tagged import Columns, Conllu, PlainText, Records, detect_format, read_head, tagged_sentences
+from regard.data.sources.labeled import labeled_texts
+from regard.data.sources.tagged import Columns, Conllu, PlainText, Records, detect_format, read_head, tagged_sentences
 from regard.errors import UserError
 from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from regard import files
 from regard.config.schema import LabelData, PairData
-from regard.data import line_index, text_lines
-from regard.data.labeled import labeled_texts
-from regard.data.line_index import BLANK, VALID, write_index
-from regard.data.pairs import open_pairs
-from regard.data.text_lines import TextLines, blank_lines
+from regard.data.files import line_index
+from regard.data.files import lines as text_lines
+from regard.data.files.line_index import BLANK, VALID, write_index
+from regard.data.files.lines import TextLines, blank_lines
+from regard.data.sources.labeled import labeled_texts
+from regard.data.sources.pairs import open_pairs
 from regard.errors import UserError
 
 

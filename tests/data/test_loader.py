@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from regard.config.schema import MaskData, PairData, SpanData, TokenizerConfig, Train
-from regard.data import workers
-from regard.data.dataset import PairDataset
-from regard.data.draws import Draws
+from regard.data.datasets.masking import MaskedDataset, Masker
+from regard.data.datasets.pairs import PairDataset
+from regard.data.datasets.spans import SpanCorruptor, SpanDataset
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import Loader
-from regard.data.masking import MaskedDataset, Masker
-from regard.data.pairs import open_pairs
-from regard.data.sampler import Step
-from regard.data.spans import SpanCorruptor, SpanDataset
+from regard.data.loading import workers
+from regard.data.loading.loader import Loader
+from regard.data.loading.sampler import Step
+from regard.data.rng import Draws
+from regard.data.sources.pairs import open_pairs
 from regard.errors import UserError
 from regard.processors.text.tokenizers import MASK, sentinel, train_tokenizer
 
@@ -254,7 +254,7 @@ import sys, time
 from multiprocessing import active_children
 import numpy as np
 sys.path[:0] = {path!r}
-from regard.data.workers import Workers
+from regard.data.loading.workers import Workers
 results = Workers(lambda job: np.zeros(200_000), 1).map(range(9))  # more than a pipe holds
 next(results)
 print(active_children()[0].pid, flush=True)

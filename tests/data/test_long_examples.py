@@ -10,12 +10,12 @@ from helpers import reads
 
 import regard
 from regard.config.schema import MaskData, TagData, TokenizerConfig, Train
-from regard.data import sampler
-from regard.data.collate import IGNORED
+from regard.data.datasets.collate import IGNORED
+from regard.data.datasets.masking import MaskedDataset, Masker
+from regard.data.datasets.rows import LabelSet, TaggedDataset
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import LoadedStep, Loader
-from regard.data.masking import MaskedDataset, Masker
-from regard.data.rows import LabelSet, TaggedDataset
+from regard.data.loading import sampler
+from regard.data.loading.loader import LoadedStep, Loader
 from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.training import checkpoint, progress
 

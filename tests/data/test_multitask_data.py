@@ -8,13 +8,13 @@ import pytest
 
 from regard.config.multitask import MultitaskData
 from regard.config.schema import TokenizerConfig, Train
-from regard.data.holdout import hold_out
-from regard.data.loader import Loader
-from regard.data.manifest import KINDS, ManifestRecords, SourceTag, open_manifests, parse_line
-from regard.data.multitask_dataset import MultitaskDataset, MultitaskSampler, interleave
-from regard.data.prompted_dataset import EndedText, PromptedDataset, PromptedImages
-from regard.data.sound_dataset import SoundDataset
-from regard.data.task_mixture import TaskMixture
+from regard.data.datasets.multitask import MultitaskDataset, MultitaskSampler, interleave
+from regard.data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
+from regard.data.datasets.sounds import SoundDataset
+from regard.data.loading.loader import Loader
+from regard.data.sources.holdout import hold_out
+from regard.data.sources.manifest import KINDS, ManifestRecords, SourceTag, open_manifests, parse_line
+from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.sound.filterbank import FilterbankProcessor
@@ -116,7 +116,7 @@ def test_bad_records_and_files_are_refused(tmp_path):
         ManifestRecords("records", [{"text": "a", "target": "b"}, "a"], DATA)
     with pytest.raises(UserError, match="a.tsv is no manifest; expected a .jsonl file with lines such as"):
         open_manifests([["a.tsv"]], DATA)
-    from regard.data.memory import InMemory
+    from regard.data.files.in_memory import InMemory
 
     with pytest.raises(UserError, match="expected a list of dicts"):
         open_manifests([[InMemory({"text": ["a"], "target": ["b"]})]], DATA)

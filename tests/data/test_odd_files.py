@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from regard.config.schema import LabelData, MaskData, PairData
 from regard.data.examples import Examples
-from regard.data.labeled import labeled_texts
-from regard.data.masking import line_examples
-from regard.data.pairs import open_pairs
+from regard.data.sources.labeled import labeled_texts
+from regard.data.sources.lines import line_examples
+from regard.data.sources.pairs import open_pairs
 from regard.errors import UserError
 
 # --- the model -------------------------------------------------------------------------------------------------------

@@ -17,14 +17,15 @@ from regard.errors import UserError
 from regard.processors.base import IGNORED, PROCESSORS, SavedSettings
 from regard.processors.boxes import Boxes, BoxProcessor
 from regard.processors.fields import Fields, FlipBoxes
+from regard.processors.image import processor as image_module
 from regard.processors.image.processor import ImageProcessor, random_region
-from regard.processors.image.processor import processor as image_module
 from regard.processors.image.read import open_image
 from regard.processors.labels import LabelProcessor, LabelSet, TagProcessor
 from regard.processors.saved import load_processor, load_processors, processor_class, save_processors
 from regard.processors.sound.log_mel import AudioProcessor, Sound, read_sound
+from regard.processors.text import tokenizers
 from regard.processors.text.external import FolderTokenizer
-from regard.processors.text.processor import TextProcessor, tokenizers
+from regard.processors.text.processor import TextProcessor
 from regard.processors.text.tokenizers import TokenizerConfig, TrainedTokenizer, train_tokenizer
 from regard.run_folder import write_run
 

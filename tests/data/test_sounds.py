@@ -13,10 +13,10 @@ import pytest
 import soundfile
 
 from regard.config.audio import SoundData
-from regard.data import sounds
-from regard.data.holdout import hold_out
-from regard.data.memory import as_sides
-from regard.data.sounds import open_sounds, transcribed_sounds
+from regard.data.sources import sounds
+from regard.data.sources.data_files import as_sides
+from regard.data.sources.holdout import hold_out
+from regard.data.sources.sounds import open_sounds, transcribed_sounds
 from regard.errors import UserError
 from regard.processors.base import FileBytes
 from regard.processors.sound.read import Sound, read_sound, sound_name

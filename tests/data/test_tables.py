@@ -20,15 +20,16 @@ from helpers.containers import Records
 
 import regard
 from regard.config.schema import LabelData, MaskData, PairData, TagData, TextData
-from regard.data import arrow, open_file
-from regard.data.columns import LABEL, SOURCE, TARGET, TEXT, ColumnRule, label_value, text_value
-from regard.data.documents import open_documents
-from regard.data.labeled import labeled_texts
-from regard.data.masking import line_examples
-from regard.data.memory import evaluation_sides
-from regard.data.pairs import open_pairs
-from regard.data.table_files import open_table
-from regard.data.tagged import tagged_sentences
+from regard.data.files import open as open_file
+from regard.data.sources.data_files import evaluation_sides
+from regard.data.sources.documents import open_documents
+from regard.data.sources.labeled import labeled_texts
+from regard.data.sources.lines import line_examples
+from regard.data.sources.pairs import open_pairs
+from regard.data.sources.tagged import tagged_sentences
+from regard.data.tables import arrow
+from regard.data.tables.columns import LABEL, SOURCE, TARGET, TEXT, ColumnRule, label_value, text_value
+from regard.data.tables.open import open_table
 from regard.errors import UserError
 from regard.files import cache_folder
 

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import regard
 from regard.config.run import family_of
 from regard.data.batch import Batch
-from regard.data.collate import collate_pairs
+from regard.data.datasets.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, fixed_shapes, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.parts.inputs import Inputs

@@ -16,13 +16,13 @@ from helpers.reads import TINY, labeled_examples
 import regard
 from regard.cli import app as cli
 from regard.config.schema import LabelData, MaskData, MixData, PairData, SpanData, TagData, TextData
-from regard.data.documents import open_documents
-from regard.data.labeled import labeled_texts
-from regard.data.masking import line_examples
-from regard.data.memory import evaluation_sides
-from regard.data.mixture import open_mixture
-from regard.data.pairs import open_pairs
-from regard.data.tagged import tagged_sentences
+from regard.data.sources.data_files import evaluation_sides
+from regard.data.sources.documents import open_documents
+from regard.data.sources.labeled import labeled_texts
+from regard.data.sources.lines import line_examples
+from regard.data.sources.mixture import open_mixture
+from regard.data.sources.pairs import open_pairs
+from regard.data.sources.tagged import tagged_sentences
 
 WEIRD = [
     '"quoted", and; more',

@@ -23,7 +23,7 @@ from regard.formats.huggingface import bert_export
 from regard.formats.huggingface.bert import EncoderFolder, read
 from regard.formats.huggingface.vocabularies import load_wordpiece
 from regard.parts import slots
-from regard.processors.text.processor import tokenizers
+from regard.processors.text import tokenizers
 
 
 def read_folder(path: Path) -> EncoderFolder:

@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.families import bigbird
 from regard.formats.huggingface.bigbird import read
 from regard.formats.huggingface.vocabularies import load_bigbird_unigram
-from regard.processors.text.processor import tokenizers
+from regard.processors.text import tokenizers
 
 
 def read_folder(path: Path) -> Any:

@@ -11,7 +11,7 @@ from regard.config.schema import TokenizerConfig
 from regard.families import bert, gpt
 from regard.formats.huggingface import bert_export, causal_parity, gpt2_export
 from regard.formats.parity import check_close, check_difference
-from regard.processors.text.processor import tokenizers
+from regard.processors.text import tokenizers
 
 LINES = ["the old cat sees the small dog under the tree", "a bird never likes the red house"] * 5
 

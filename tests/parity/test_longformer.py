@@ -21,7 +21,7 @@ from regard.families import longformer
 from regard.formats.huggingface import longformer_export
 from regard.formats.huggingface.longformer import read
 from regard.formats.huggingface.vocabularies import load_byte_bpe
-from regard.processors.text.processor import tokenizers
+from regard.processors.text import tokenizers
 
 
 def read_folder(path: Path) -> Any:

@@ -23,7 +23,7 @@ from regard.formats.convert import EXPORTERS, find_exporter
 from regard.formats.huggingface import marian
 from regard.formats.huggingface.folder import IMPORTERS, read_weights
 from regard.formats.huggingface.weight_names import export_weights, load_weights
-from regard.processors.text.processor import tokenizers
+from regard.processors.text import tokenizers
 
 Settings = dict[str, Any]
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import regard
 from regard.cli import main
-from regard.data.memory import evaluation_sides
+from regard.data.sources.data_files import evaluation_sides
 from regard.decode import Hypothesis
 from regard.decode.strategies import Beam, Greedy
 from regard.errors import UserError

@@ -18,10 +18,10 @@ import regard
 from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import LabelData, TokenizerConfig, Train
-from regard.data import rows
+from regard.data.datasets import rows
+from regard.data.datasets.rows import LabeledTextDataset, max_text_tokens
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import Loader
-from regard.data.rows import LabeledTextDataset, max_text_tokens
+from regard.data.loading.loader import Loader
 from regard.errors import UserError
 from regard.processors.labels import LabelProcessor
 from regard.processors.text.tokenizers import MASK, train_tokenizer

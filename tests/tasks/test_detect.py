@@ -15,7 +15,7 @@ from transformers.loss.loss_for_object_detection import ForObjectDetectionLoss
 
 import regard
 from regard.data.batch import Batch
-from regard.data.boxes import Objects
+from regard.data.sources.boxes import Objects
 from regard.errors import UserError
 from regard.families import detr
 from regard.metrics import detection

@@ -18,11 +18,12 @@ from regard.api import compare
 from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import MaskData, TokenizerConfig, Train
-from regard.data.collate import IGNORED
-from regard.data.draws import Draws
+from regard.data.datasets.collate import IGNORED
+from regard.data.datasets.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import Loader
-from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths, line_examples
+from regard.data.loading.loader import Loader
+from regard.data.rng import Draws
+from regard.data.sources.lines import line_examples
 from regard.errors import UserError
 from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.tasks import masked

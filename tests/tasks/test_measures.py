@@ -12,7 +12,7 @@ import regard
 from regard.adapt.heads import head_sites
 from regard.adapt.shared_copy import shared_copy
 from regard.cli import main
-from regard.data.dependencies import ROOT, read_trees
+from regard.data.sources.dependencies import ROOT, read_trees
 from regard.errors import UserError
 from regard.look import record_attention
 from regard.look.norms import value_norms, weigh_by_norm

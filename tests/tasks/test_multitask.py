@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.cli.app import main
-from regard.data.task_mixture import TaskMixture
+from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
 from regard.processors.sound.read import Sound
 from regard.tasks.multitask_items import Item, as_item, is_single
@@ -109,7 +109,7 @@ def test_attention_is_over_tokens_patches_and_times(predictor):
 
 
 def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
-    metrics, found, references = predictor.evaluate_with_outputs(regard.data.memory.evaluation_sides(LINES))
+    metrics, found, references = predictor.evaluate_with_outputs(regard.data.files.in_memory.evaluation_sides(LINES))
     assert metrics["examples"] == len(LINES) == len(found) and references[0] == "cba"
     tasks = metrics["tasks"]
     assert {name: [*each] for name, each in tasks.items()} == {
@@ -117,7 +117,7 @@ def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
         "audio": ["wer", "cer", "exact"],
     }  # fmt: skip
     assert metrics["exact"] == pytest.approx(sum(each["exact"] for each in tasks.values()) / 4)
-    mixture = TaskMixture(regard.data.manifest.ManifestRecords("x", LINES, predictor.run.data))
+    mixture = TaskMixture(regard.data.sources.manifest.ManifestRecords("x", LINES, predictor.run.data))
     assert metrics["loss"] == pytest.approx(predictor.losses(mixture)["loss"])
     signatures, results = predictor.paired_test([found, found], references)
     assert signatures and results
@@ -241,7 +241,7 @@ def test_gradients_of_a_step_do_not_depend_on_accumulation(run):
     gradients = []
     for count in (1, 3):
         given = {**SETTINGS, "train.accumulate": count, "model.dropout": 0.0, "model.ctc.weight": 0.3}
-        given["data.train"] = ((regard.data.memory.InMemory(LINES),),)
+        given["data.train"] = ((regard.data.files.in_memory.InMemory(LINES),),)
         job = prepare(resolve("multitask", given).run, {}, torch.device("cpu"))
         step = next(job.steps(0, 0))
         GradientStep(job.objective, torch.device("cpu")).run(1, step.micro_batches)

@@ -43,7 +43,7 @@ def test_accumulation_keeps_the_gradients(pieces):
 
 
 def test_packing_keeps_the_gradients():
-    from regard.data.collate import collate_pairs
+    from regard.data.datasets.collate import collate_pairs
 
     objective = build_objective()
     predictor = objective.predictor
@@ -67,7 +67,7 @@ def test_packing_keeps_the_gradients():
 @pytest.mark.parametrize("packed", [False, True])
 def test_compiled_loss_serves_every_length(packed):
     """For any lengths at most two graphs per kind: a second one because both sides once had equal lengths."""
-    from regard.data.collate import collate_pairs
+    from regard.data.datasets.collate import collate_pairs
 
     objective = build_objective()
     counter = torch._dynamo.testing.CompileCounter()

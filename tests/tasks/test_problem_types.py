@@ -14,7 +14,7 @@ import regard
 from regard import UserError
 from regard.cli.app import main
 from regard.config.schema import TokenizerConfig
-from regard.data.rows import encode_rows, pad_texts
+from regard.data.datasets.rows import encode_rows, pad_texts
 from regard.metrics.bag_of_words import BagOfWords, Tfidf, fit_linear
 from regard.metrics.labels import multi_label_metrics
 from regard.parts import Inputs

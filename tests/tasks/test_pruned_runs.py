@@ -10,7 +10,7 @@ import transformers as hf
 import regard
 from regard.adapt.heads import head_sites
 from regard.cli import main
-from regard.data.dependencies import read_trees
+from regard.data.sources.dependencies import read_trees
 from regard.errors import UserError
 from regard.parts import Inputs
 from regard.training import curves

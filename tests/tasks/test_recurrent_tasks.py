@@ -10,7 +10,7 @@ from helpers import marian, reads, small
 
 import regard
 from regard.config.run import family_of, resolve
-from regard.data.collate import collate_pairs
+from regard.data.datasets.collate import collate_pairs
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.text.tokenizers import TrainedTokenizer

@@ -13,8 +13,8 @@ from helpers.losses import batch_loss
 
 import regard
 from regard.config.run import resolve
-from regard.data.draws import Draws
-from regard.data.sound_dataset import SoundDataset
+from regard.data.datasets.sounds import SoundDataset
+from regard.data.rng import Draws
 from regard.errors import UserError
 from regard.synthetic import morse
 from regard.tasks.transcribe import TranscribeJob, prepare

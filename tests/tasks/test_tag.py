@@ -17,11 +17,11 @@ import regard
 from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import TagData, TokenizerConfig, Train
-from regard.data import rows
-from regard.data.collate import IGNORED
+from regard.data.datasets import rows
+from regard.data.datasets.collate import IGNORED
+from regard.data.datasets.rows import TaggedDataset, encode_sentence, word_windows
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import Loader
-from regard.data.rows import TaggedDataset, encode_sentence, word_windows
+from regard.data.loading.loader import Loader
 from regard.errors import UserError
 from regard.processors.text.processor import encode_words
 from regard.processors.text.tokenizers import train_tokenizer

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import regard
 from regard.config.schema import MixData, SpanData, TokenizerConfig, Train
+from regard.data.datasets.spans import SpanCorruptor, SpanDataset, random_composition
 from regard.data.examples import InMemoryExamples
-from regard.data.loader import Loader
-from regard.data.mixture import Mixture, open_mixture
-from regard.data.spans import SpanCorruptor, SpanDataset, random_composition
+from regard.data.loading.loader import Loader
+from regard.data.sources.mixture import Mixture, open_mixture
 from regard.errors import UserError
 from regard.processors.text.tokenizers import sentinel, train_tokenizer
 from regard.synthetic.mixture import make_mixture

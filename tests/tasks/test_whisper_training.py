@@ -14,7 +14,7 @@ from helpers.whisper import control_ids, write_multilingual
 from safetensors import safe_open
 
 import regard
-from regard.data.memory import with_data
+from regard.data.sources.data_files import with_data
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
 from regard.pretrained import Pretrained

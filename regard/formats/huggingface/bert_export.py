@@ -18,15 +18,7 @@ from ...config.run import Run
 from ...families import bert
 from ...files import JsonMapping, JsonObject, read_json, write_json
 from ...parts import Inputs, slots
-from ...processors.text.tokenizers import (
-    END,
-    MASK,
-    PAD,
-    SPECIALS,
-    START,
-    UNK,
-    TrainedTokenizer,
-)
+from ...processors.text.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
 from ..parity import SAMPLE_COUNT, check_close, export_error, quiet
 from .bert import CONFIG, LABELED, EncoderFolder, architecture, names, read
 from .tokenizer_export import portable_tokenizer

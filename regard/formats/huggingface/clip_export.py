@@ -17,13 +17,7 @@ from ...files import JsonObject, read_json, write_json
 from ...parts import Inputs, slots
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.external import FolderTokenizer
-from ...processors.text.tokenizers import (
-    END,
-    SPECIALS,
-    START,
-    Tokenizer,
-    TrainedTokenizer,
-)
+from ...processors.text.tokenizers import END, SPECIALS, START, Tokenizer, TrainedTokenizer
 from ..parity import check_close, export_error, quiet
 from .clip import LEGACY_END, POSITIONS, SCALE, TEXT, VISION, WHOLE, names, read, unsupported
 from .gpt2_export import control_token_names

@@ -9,14 +9,7 @@ from tokenizers import decoders, processors
 
 from ...files import JsonObject, write_json
 from ...processors.text.external import MarianTokenizer
-from ...processors.text.tokenizers import (
-    END,
-    SPECIALS,
-    Tokenizer,
-    TrainedTokenizer,
-    byte_letters,
-    byte_values,
-)
+from ...processors.text.tokenizers import END, SPECIALS, Tokenizer, TrainedTokenizer, byte_letters, byte_values
 from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
 
 if TYPE_CHECKING:

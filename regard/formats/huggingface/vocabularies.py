@@ -12,16 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from ...errors import UserError
 from ...files import JsonObject, read_json, read_optional_json
-from ...processors.text.tokenizers import (
-    END,
-    MASK,
-    PAD,
-    SPECIALS,
-    START,
-    UNK,
-    TrainedTokenizer,
-    sentinel,
-)
+from ...processors.text.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer, sentinel
 from .. import sentencepiece_proto
 
 CONTROL_ROLES = {

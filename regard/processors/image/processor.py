@@ -12,18 +12,8 @@ import torch
 
 from ...errors import UserError
 from ...parts.inputs import Inputs, Modality
-from ..base import (
-    Array,
-    Rng,
-    SavedSettings,
-    to_array,
-)
-from .augment import (
-    erase,
-    jitter_color,
-    rand_augment,
-    resize,
-)
+from ..base import Array, Rng, SavedSettings, to_array
+from .augment import erase, jitter_color, rand_augment, resize
 from .read import RawImage, image_name, open_image
 
 if TYPE_CHECKING:

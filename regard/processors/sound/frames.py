@@ -13,12 +13,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...parts.inputs import Inputs, Modality
-from ..base import (
-    Array,
-    Rng,
-    SavedSettings,
-    pad_arrays,
-)
+from ..base import Array, Rng, SavedSettings, pad_arrays
 from .read import RawSound, Sound, read_sound
 from .resample import change_speed, resample
 

@@ -18,12 +18,7 @@ import torch
 
 from ...errors import UserError
 from ..base import Array, to_array
-from .file_checks import (
-    STREAMED,
-    check_complete,
-    describe_file,
-    tells_length,
-)
+from .file_checks import STREAMED, check_complete, describe_file, tells_length
 from .resample import BLOCK, check_rate, resample_blocks
 
 CHANNELS = 32  # the most of an array

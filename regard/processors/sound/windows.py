@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base import Array
-from .log_mel import (
-    FLOOR,
-    RANGE,
-    AudioProcessor,
-    log_mel,
-    scale_decades,
-)
+from .log_mel import FLOOR, RANGE, AudioProcessor, log_mel, scale_decades
 from .read import RawSound, stream_sound
 
 

@@ -11,18 +11,8 @@ from tokenizers import decoders
 
 from ...errors import UserError
 from ...files import atomic_write
-from .byte_fallback import (
-    byte_piece,
-    decode_by_bytes,
-    has_byte_fallback,
-    replace_invalid_bytes,
-)
-from .tokenizers import (
-    MASK,
-    ROLES,
-    byte_letters,
-    refuse_surrogates,
-)
+from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback, replace_invalid_bytes
+from .tokenizers import MASK, ROLES, byte_letters, refuse_surrogates
 
 SPACE = "▁"
 ENCODER, DECODER = "cutter", "joiner"  # the keys of the two sentencepiece models in the file of a MarianTokenizer

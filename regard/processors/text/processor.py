@@ -9,12 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ...parts.inputs import Inputs, Modality
-from ..base import (
-    Array,
-    Rng,
-    pad_arrays,
-    to_array,
-)
+from ..base import Array, Rng, pad_arrays, to_array
 from .tokenizers import Tokenizer, load_tokenizer
 
 

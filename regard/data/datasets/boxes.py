@@ -1,0 +1,56 @@
+"""Batches of images with boxes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...config.schema import Train
+from ...config.vision import DetectData
+from ...processors.boxes import Boxes
+from ...processors.fields import Fields
+from ...processors.image.processor import ImageProcessor
+from ..batch import Batch
+from ..dataset import EncodedExample, Measured
+from ..examples import Examples
+from ..sources.boxes import load_image
+from .fields import FieldDataset
+
+CELL = 16  # pixels of the side of a cell: what the budget of a step counts
+TENTHS = 10  # counts are whole numbers: the class weights of a step are counted in tenths
+
+
+class BoxDataset(FieldDataset):
+    """The fields are image, boxes and label.
+
+    A batch counts the summed class weights, in tenths: 10 for each object and 1 for each query without one. Its term
+    `boxes` counts the objects.
+    """
+
+    def __init__(self, examples: Examples, fields: Fields, data: DetectData, train: Train, queries: int) -> None:
+        super().__init__(examples, fields, data, train, augmented=True)
+        self.queries = queries
+
+    def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
+        raw, objects = self.examples[index]
+        image, trained = load_image(raw), objects.trained
+        example = {"image": image, "boxes": Boxes(trained.boxes, *image.size), "label": trained.labels}
+        return tuple(self.fields.encode(example, rng).values())
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        """The size of an image is known without reading it."""
+        image = self.fields.processors["image"]
+        assert isinstance(image, ImageProcessor)
+        sizes = []
+        for index in indices.tolist():
+            objects = self.examples[index][1]
+            height, width = image.target_size(objects.width, objects.height)
+            sizes.append([-(-height // CELL) * -(-width // CELL)] * 2)
+        table = np.array(sizes).reshape(-1, 2)
+        return Measured(indices, table, np.zeros(len(table), bool), np.ones(len(table), int))
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        numbers = [len(self._by_field(item)["label"]) for item in items]
+        matched = sum(min(number, self.queries) for number in numbers)
+        weights = TENTHS * matched + len(items) * self.queries - matched
+        return replace(super().collate(items), count=weights, counts={"boxes": sum(numbers)})

@@ -1,0 +1,102 @@
+"""Mixup (1710.09412) and CutMix (1905.04899): an image and its label are mixed with those of another example."""
+
+import numpy as np
+import torch
+
+from ...config.schema import Train
+from ...config.vision import ImageData
+from ...parts.inputs import Inputs
+from ...processors.fields import Fields
+from ...processors.image.processor import ImageProcessor
+from ..batch import Batch
+from ..dataset import EncodedExample, Measured
+from ..examples import Examples
+from ..rng import Draws
+from .fields import FieldDataset
+
+MAX_PATCHES = 1 << 20  # images are never too large to train on: they are resized
+
+
+class MixedImages(FieldDataset):
+    """Images with labels. The partner of an example and how both are mixed depend on (seed, epoch, example) only."""
+
+    data: ImageData
+
+    def __init__(self, examples: Examples, fields: Fields, data: ImageData, train: Train) -> None:
+        super().__init__(examples, fields, data, train, augmented=True)
+        self.limit = MAX_PATCHES
+        self._order: tuple[int, np.ndarray, np.ndarray] | None = None  # of an epoch, and the places of examples in it
+
+    def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
+        """In training as bytes, a quarter of the memory, unless normalized pixels are mixed or erased."""
+        image, label = self.fields.processors["image"], self.fields.processors["label"]
+        mixed = self.data.mixup or self.data.cutmix
+        if rng is None or mixed or not isinstance(image, ImageProcessor) or image.erase:
+            return super()._encode(index, rng)
+        raw, name = self.examples[index]
+        return image.encode_bytes(raw, rng), label.encode(name, rng)
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        image = self.fields.processors["image"]
+        cost = image.fixed_cost if isinstance(image, ImageProcessor) else None
+        if cost is None:
+            return super().measure(indices, keep)
+        count = len(indices)  # no image is read
+        return Measured(indices, np.full((count, 2), cost), np.zeros(count, bool), np.ones(count, np.int64))
+
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
+        if not (self.data.mixup or self.data.cutmix):
+            return super().batch(indices, epoch)
+        partners, count = self.mixed_with(indices, epoch), len(indices)
+        each, places = np.unique(np.concatenate([indices, partners]), return_inverse=True)
+        generators = Draws.of(self.train.seed, epoch, each).generators()
+        items = [self._encode(index, rng) for index, rng in zip(each.tolist(), generators, strict=True)]
+        both = self.collate([items[place] for place in places])
+        image, label = both["image"], both["label"].values
+        values, shares = image.values[:count].clone(), torch.ones(count)
+        for row, rng in enumerate(Draws.of(self.train.seed, epoch, indices).branch(1).generators()):
+            values[row], shares[row] = mix(values[row], image.values[count + row], self.data, rng)
+        valid = None if image.valid is None else image.valid[:count] | image.valid[count:]
+        valid = None if valid is None or bool(valid.all()) else valid
+        inputs = {
+            "image": Inputs("pixels", values, valid),
+            "label": Inputs("labels", label[:count]),
+            "other": Inputs("labels", label[count:]),
+            "share": Inputs("labels", shares),
+        }
+        return Batch(inputs, count, examples=tuple(indices.tolist()))
+
+    def mixed_with(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """The partner of each example: its neighbor in the order of the epoch.
+
+        Neighbors are mostly in one batch, so that each image is read once.
+        """
+        if self._order is None or self._order[0] != epoch:
+            order = self.examples.order(np.random.default_rng([self.train.seed, epoch]))
+            places = np.empty_like(order)
+            places[order] = np.arange(len(order), dtype=order.dtype)
+            self._order = epoch, order, places
+        _, order, places = self._order
+        last = len(order) - 1
+        neighbors = np.minimum(places[indices] ^ 1, last)
+        partners: np.ndarray = np.where(neighbors == places[indices], order[max(last - 1, 0)], order[neighbors])
+        return partners
+
+
+def mix(
+    image: torch.Tensor, other: torch.Tensor, data: ImageData, rng: np.random.Generator
+) -> tuple[torch.Tensor, float]:
+    """The mixed pixels (channels, height, width), and the share of the first image in them."""
+    cut = bool(data.cutmix) and (not data.mixup or rng.random() < 0.5)
+    alpha = data.cutmix if cut else data.mixup
+    share = float(rng.beta(alpha, alpha))
+    if not cut:
+        return share * image + (1 - share) * other, share
+    height, width = image.shape[1:]
+    down, across = (round(side * np.sqrt(1 - share)) for side in (height, width))
+    y, x = int(rng.integers(height)), int(rng.integers(width))
+    top, left = max(y - down // 2, 0), max(x - across // 2, 0)
+    bottom, right = min(y + down - down // 2, height), min(x + across - across // 2, width)
+    mixed = image.clone()
+    mixed[:, top:bottom, left:right] = other[:, top:bottom, left:right]
+    return mixed, 1 - (bottom - top) * (right - left) / (height * width)

@@ -1,0 +1,131 @@
+"""Examples of several kinds of inputs in one training: a data set for each kind, and steps that hold all kinds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...config.schema import Data, Train
+from ..batch import Batch
+from ..dataset import EncodedExample, Measured, TaskDataset
+from ..loading.sampler import BudgetSampler, Pool, Step, alternate_sort, first_step, group_by_budget, split_evenly
+from ..sources.task_mixture import TaskMixture
+
+
+class MultitaskDataset(TaskDataset):
+    """Every kind has a data set of its own; a batch has examples of one kind.
+
+    Sizes are positions that enter the layers that all kinds share: `strides` has the units of a kind (tokens, patches,
+    frames) in one position.
+    """
+
+    examples: TaskMixture
+
+    def __init__(
+        self,
+        mixture: TaskMixture,
+        members: Mapping[str, TaskDataset],
+        strides: Mapping[str, int],
+        data: Data,
+        train: Train,
+    ) -> None:
+        super().__init__(mixture, data, train)
+        self.members = [members[kind] for kind in mixture.kinds]
+        self.strides = [strides[kind] for kind in mixture.kinds]
+        self.limit = max(-(-each.limit // stride) for each, stride in zip(self.members, self.strides, strict=True))
+        self.limit_key = " or ".join(dict.fromkeys(each.limit_key for each in self.members))
+        self.curriculum = bool(getattr(data, "curriculum", False))
+
+    def kinds(self, examples: np.ndarray) -> np.ndarray:
+        """The number of the kind of each example."""
+        kinds: np.ndarray = self.examples.kind_of[examples]
+        return kinds
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        sizes, shortened = np.zeros((len(indices), 2), np.int64), np.zeros(len(indices), bool)
+        kinds = self.kinds(indices)
+        for number, (member, stride) in enumerate(zip(self.members, self.strides, strict=True)):
+            own = np.flatnonzero(kinds == number)
+            if len(own):
+                found = member.measure(self.examples.places[indices[own]], keep)
+                long = found.sizes.max(1) > member.limit
+                sizes[own] = np.where(long[:, None], self.limit + 1, -(-found.sizes // stride))
+                shortened[own] = found.shortened
+        return Measured(indices, sizes, shortened, np.ones(len(indices), np.int64))
+
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
+        member = self.members[int(self.kinds(indices[:1])[0])]
+        return replace(member.batch(self.examples.places[indices], epoch), examples=tuple(indices.tolist()))
+
+    def cache_encoded(self) -> None:
+        for member in self.members:
+            member.cache_encoded()
+
+    def describe_too_long(self) -> str:
+        return "; or ".join(dict.fromkeys(each.describe_too_long() for each in self.members))
+
+    def describe_shortened(self) -> str:
+        return next(each.describe_shortened() for each in self.members if each.limit_key != "data.max_tokens")
+
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        raise NotImplementedError  # the members encode
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        raise NotImplementedError  # the members collate
+
+
+class MultitaskSampler(BudgetSampler):
+    """Steps that hold each kind by its share of the pool, in micro-batches of one kind each.
+
+    So every step has gradients of all kinds, as far as there are examples. A step of `accumulate` has that many
+    micro-batches of every kind.
+    """
+
+    dataset: MultitaskDataset
+
+    def plan(self, pool: Pool, index: int = 0) -> Sequence[Step]:
+        sizes = self.dataset.epoch_sizes(pool.epoch, pool.examples, self.costs.of)
+        longer, kinds = sizes.max(1), self.dataset.kinds(pool.examples)
+        fits = longer <= self.costs.limit
+        curriculum = self.dataset.curriculum and not pool.epoch
+        rng = np.random.default_rng([self.train.seed, pool.epoch, pool.begin // self.pool_size + 1])
+        whole = int(longer[fits].sum())
+        columns: list[list[np.ndarray]] = []
+        for kind in range(len(self.dataset.members)):
+            own = np.flatnonzero((kinds == kind) & fits)
+            if len(own):
+                share = longer[own].sum() / whole, len(own) / max(int(fits.sum()), 1)
+                groups = self._groups(own, sizes, longer, share)
+                order = range(len(groups)) if curriculum else rng.permutation(len(groups))
+                columns.append([groups[i] for i in order])
+        steps = interleave(columns)
+        read = np.cumsum([sum(map(len, step)) for step in steps], dtype=int)
+        ends = pool.begin + len(pool.examples) - int(fits.sum()) + read
+        begin = first_step(ends, pool, index)
+        return [
+            self._mixed_step(pool, step, longer, end) for step, end in zip(steps[begin:], ends[begin:], strict=True)
+        ]
+
+    def _groups(
+        self, own: np.ndarray, sizes: np.ndarray, longer: np.ndarray, share: tuple[float, float]
+    ) -> list[np.ndarray]:
+        """The examples of one kind, of which each step gets a group: its share of the costs, or of the examples."""
+        order = own[alternate_sort(longer[own], sizes[own, 0] - sizes[own, 1])]
+        tokens, batch = max(int(self.train.tokens * share[0]), 1), self.train.batch
+        some = max(round(batch * share[1]), 1) if batch else 0
+        return [order[group] for group in group_by_budget(longer[order], tokens, some)]
+
+    def _mixed_step(self, pool: Pool, groups: Sequence[np.ndarray], longer: np.ndarray, end: int) -> Step:
+        parts = [group[part] for group in groups for part in split_evenly(longer[group], self.train.accumulate)]
+        cost = sum(int(longer[group].sum()) for group in groups)
+        return Step(pool.epoch, int(end), cost, tuple(pool.examples[part] for part in parts))
+
+
+def interleave(columns: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """As many steps as the longest column has groups; the groups of shorter columns are spread evenly over them."""
+    count = max(map(len, columns), default=0)
+    steps: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for column in columns:
+        for number, group in enumerate(column):
+            steps[number * count // len(column)].append(group)
+    return steps

@@ -1,0 +1,44 @@
+"""Pairs of texts as arrays, padded or packed."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ...config.schema import PackedData, Train
+from ...processors.text.tokenizers import Tokenizer
+from ..batch import Batch
+from ..dataset import EncodedExample, TaskDataset
+from ..examples import Examples
+from .collate import collate_encoded
+
+
+class PairDataset(TaskDataset):
+    """Pairs of texts, each with its END. No side is longer than `context`, the positions of the model."""
+
+    data: PackedData
+
+    def __init__(
+        self,
+        examples: Examples,
+        source: Tokenizer,
+        target: Tokenizer,
+        data: PackedData,
+        train: Train,
+        context: int | None = None,
+    ) -> None:
+        if context is not None and context < data.max_tokens:
+            data, self.limit_key = data.model_copy(update={"max_tokens": context}), "model.positions.tokens"
+        super().__init__(examples, data, train)
+        self.source, self.target, self.sorted = source, target, not data.packed
+
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        sides, texts = [], [self.examples[i] for i in indices]
+        for tokenizer, side in ((self.source, 0), (self.target, 1)):
+            rows = tokenizer.encode([text[side] for text in texts])
+            sides.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
+        return zip(*sides, strict=True)
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        width = self.data.max_tokens if self.data.packed else 0
+        min_rows = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
+        return collate_encoded([x for x, _ in items], [y for _, y in items], self.source, self.target, width, min_rows)

@@ -1,0 +1,153 @@
+"""Files by relative name, in a folder or in an archive (.zip, .tar, compressed or not)."""
+
+import os
+import tarfile
+import threading
+import zipfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from ...errors import UserError
+from ...processors.base import FileBytes
+
+TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+
+
+class FileTree(ABC):
+    """Files by their names, sorted. Hidden files are left out."""
+
+    path: Path
+    names: list[str]
+
+    folders: list[str]  # of a folder on disk, also empty ones
+
+    @abstractmethod
+    def read(self, name: str) -> bytes: ...
+
+    def content(self, name: str) -> Path | FileBytes:
+        """What opens a file: its path, or its bytes from an archive."""
+        return FileBytes(self.read(name), self.location(name))
+
+    def location(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    @abstractmethod
+    def digest(self, name: str) -> str:
+        """Changes with the content of a file; reading it whole would take too long."""
+
+
+def open_tree(path: Path) -> FileTree:
+    """The files in a folder or an archive."""
+    if path.is_dir():
+        return FolderTree(path)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; expected a folder or an archive (the current folder is {os.getcwd()})")
+    try:
+        if zipfile.is_zipfile(path):
+            return ZipTree(path)
+        if tarfile.is_tarfile(path):
+            return TarTree(path)
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be unpacked ({error}); download or create it again") from error
+    raise UserError(f"{path} is neither a folder nor a .zip or .tar archive; give one of these, or a table of paths")
+
+
+def is_archive(name: str) -> bool:
+    """True if the suffix is that of an archive."""
+    return name.lower().endswith((".zip", *TAR))
+
+
+def _is_shown(name: str) -> bool:
+    return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+
+
+class FolderTree(FileTree):
+    """The files below a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folders, self.names = [], []
+        self._walk("", frozenset())
+        self.names.sort()
+
+    def _walk(self, inside: str, above: frozenset[tuple[int, int]]) -> None:
+        """Find the files. Links are followed, but not to a folder around them."""
+        try:
+            status = os.stat(self.path / inside)
+            with os.scandir(self.path / inside) as found:
+                entries = [entry for entry in found if _is_shown(entry.name)]
+        except OSError as error:
+            raise UserError(f"{self.path / inside} cannot be read: {error.strerror}; check its permissions") from error
+        if (own := (status.st_dev, status.st_ino)) in above:
+            return
+        for entry in entries:
+            name = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.is_dir():
+                self.folders.append(name)
+                self._walk(name, above | {own})
+            elif entry.is_file() or entry.is_symlink():  # a link to nothing is found when it is opened
+                self.names.append(name)
+
+    def content(self, name: str) -> Path | FileBytes:
+        return self.path / name
+
+    def read(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise UserError(f"{self.path / name} cannot be read: {error.strerror}; check it and start again") from error
+
+    def digest(self, name: str) -> str:
+        return str((self.path / name).stat().st_size)
+
+
+class ZipTree(FileTree):
+    """A zip archive. Threads and forked processes open it on their own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._open = path, threading.local()
+        with zipfile.ZipFile(path) as archive:
+            self._sizes = {info.filename: info.CRC for info in archive.infolist() if not info.is_dir()}
+        self.names, self.folders = sorted(filter(_is_shown, self._sizes)), []
+
+    def read(self, name: str) -> bytes:
+        if getattr(self._open, "process", None) != os.getpid():
+            self._open.archive, self._open.process = zipfile.ZipFile(self.path), os.getpid()
+        try:
+            found: bytes = self._open.archive.read(name)
+        except (zipfile.BadZipFile, OSError, EOFError) as error:
+            raise UserError(f"{self.location(name)} cannot be read ({error}); create the archive again") from error
+        return found
+
+    def digest(self, name: str) -> str:
+        return str(self._sizes[name])
+
+
+class TarTree(FileTree):
+    """A tar archive. Of a plain one, only the places of its files are in memory; a compressed one is unpacked there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._places: dict[str, tuple[int, int]] = {}
+        self._unpacked: dict[str, bytes] = {}
+        with tarfile.open(path) as archive:
+            plain = archive.fileobj is not None and type(archive.fileobj).__module__ in ("io", "_io")
+            for member in archive:
+                if not member.isfile():
+                    continue
+                name = member.name.removeprefix("./")
+                self._places[name] = member.offset_data, member.size
+                if not plain and (file := archive.extractfile(member)):
+                    self._unpacked[name] = file.read()
+        self.names, self.folders = sorted(filter(_is_shown, self._places)), []
+
+    def read(self, name: str) -> bytes:
+        if name in self._unpacked:
+            return self._unpacked[name]
+        place, size = self._places[name]
+        with open(self.path, "rb") as file:
+            file.seek(place)
+            return file.read(size)
+
+    def digest(self, name: str) -> str:
+        return str(self._places[name][1])

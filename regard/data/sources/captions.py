@@ -1,0 +1,295 @@
+"""Images with captions: tables of paths and captions, COCO JSON, folders with a text beside each image, archives.
+
+An example has one image and all its captions, with tabs between them; `CaptionPairs` has an example for every caption.
+Every image is checked when the data are opened, as for the other tasks that read images.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...config.vision import CaptionData, NamedImages
+from ...errors import UserError
+from ...processors.image.read import RawImage, image_problem
+from ..examples import Examples
+from ..files.in_memory import InMemory
+from ..files.line_index import BLANK
+from ..files.open import missing_file, plain_suffix, text_error
+from ..files.trees import open_tree
+from ..tables.cells import MediaValue, text_value
+from ..tables.columns import Role
+from ..tables.open import SUFFIXES, column_rule, is_json_array, open_table
+from ..tables.records import TableExamples
+from .boxes import ImageFiles, StoredImage
+from .coco import coco_captions
+from .holdout import Subset
+from .images import PATH, SKIP_HINT, is_image_name
+from .media import RECORD, MediaExamples, is_tree, join_examples, open_files, readable
+from .pairs import split_references
+
+CAPTION_NAMES = ("text", "sentence", "sentences", "description", "raw", "answer")
+
+
+def caption_value(cell: object, names: Sequence[str] = ()) -> str:
+    """A caption on one line; a list of captions with tabs between them."""
+    cell = cell.tolist() if hasattr(cell, "tolist") else cell
+    captions = [text_value(each) for each in cell] if isinstance(cell, list | tuple) else [text_value(cell)]
+    return "\t".join(filter(None, (" ".join(each.split()) for each in captions)))
+
+
+CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
+
+
+def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Examples:
+    """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
+    if len(sides) == 1:
+        return join_examples([_open(pattern, data) for pattern in sides[0]])
+    if len(sides) > 2 or not all(len(side) == 1 for side in sides):
+        raise UserError(
+            f"images with captions are {len(sides)} places here; expected one table, or two places, separated by a "
+            "comma: the images and their captions, such as data.train=images/,captions.tsv"
+        )
+    (images,), (captions,) = sides
+    files = ImageFiles(open_tree(Path(images).expanduser()), data.invalid == "skip")
+    if plain_suffix(captions) == ".json" and Path(captions).is_file() and not is_json_array(Path(captions)):
+        return CaptionedImages(captions, _coco(Path(captions), files, data), data.invalid, files)
+    table = _open_table(captions, data)
+    return CaptionedImages(table.name, _records(table, files), data.invalid, files, table)
+
+
+def open_captioned(name: str, data: CaptionData | NamedImages) -> Iterator[tuple[str, RawImage]]:
+    """The images in a file, a folder, an archive or a table of paths, each with its name."""
+    return open_files(name, is_image_name, _no_images, column_rule(data, (PATH, CAPTION), 1), data.invalid)
+
+
+def _no_images(name: str) -> UserError:
+    return UserError(f"{name} has no images; expected files such as .png or .jpg")
+
+
+def _open(pattern: str, data: CaptionData | NamedImages) -> Examples:
+    path = Path(pattern).expanduser()
+    if is_tree(pattern):
+        files = ImageFiles(open_tree(path))
+        return CaptionedImages(pattern, _texts_beside(files, data), data.invalid, files)
+    if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
+        table = _open_table(pattern, data)
+        return CaptionedImages(table.name, _records(table), data.invalid, table=table)
+    if not path.exists() and not glob.glob(str(path), recursive=True):
+        raise missing_file(pattern)
+    what = "is an image without its caption" if is_image_name(pattern) else "is no table, folder or archive"
+    raise UserError(
+        f"{pattern} {what}; give a table with the columns path and caption, a folder with a .txt file beside each "
+        "image, or images and captions, such as data.train=images/,captions.tsv"
+    )
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CellImage:
+    """An image in a table, read when it is needed."""
+
+    table: TableExamples
+    index: int
+
+    def read(self) -> Any:
+        return self.table.item(self.index)[0].value
+
+    def digest(self) -> str:
+        found: str = self.table.item(self.index)[0].digest()
+        return found
+
+
+class CaptionRecord(NamedTuple):
+    """Captions of an image as a file gives them. Records with the same key belong to one image."""
+
+    key: object
+    image: StoredImage | CellImage | Path
+    captions: str  # with tabs between them
+    place: str
+
+
+def _open_table(pattern: str, data: CaptionData | NamedImages) -> TableExamples:
+    table = open_table([pattern], column_rule(data, (PATH, CAPTION)), data.format, data.invalid)
+    for row in np.flatnonzero(table.statuses() == BLANK).tolist():
+        image, caption = table.item(row)
+        if not caption and (isinstance(image, MediaValue) or image.strip()) and data.invalid != "skip":
+            raise _no_caption(table.location(row))
+    return TableExamples(table)
+
+
+def _records(examples: TableExamples, files: ImageFiles | None = None) -> Iterator[CaptionRecord]:
+    """The records of a table. Paths are relative to its folder, or to `files`."""
+    for index in range(len(examples)):
+        (cell, captions), place = examples.item(index), examples.location(index)
+        if isinstance(cell, MediaValue):
+            yield CaptionRecord(index, CellImage(examples, index), captions, place)
+        elif files is None:
+            path = Path(RECORD.sub("", place)).parent / cell
+            yield CaptionRecord(path, path, captions, place)
+        elif (stored := files.find(cell, place)) is not None:
+            yield CaptionRecord(stored.name, stored, captions, place)
+
+
+def _coco(path: Path, files: ImageFiles, data: CaptionData | NamedImages) -> Iterator[CaptionRecord]:
+    for place, name, captions in coco_captions(path):
+        stored = files.find(name, place) if captions else None
+        for where, text in captions:
+            caption = caption_value(text)
+            if not caption and data.invalid != "skip":
+                raise _no_caption(where)
+            if stored is not None and caption:
+                yield CaptionRecord(stored.name, stored, caption, place)
+
+
+def _texts_beside(files: ImageFiles, data: CaptionData | NamedImages) -> Iterator[CaptionRecord]:
+    """The captions in .txt files beside the images, one on each line."""
+    tree, beside = files.tree, {*files.tree.names}
+    if not files.images:
+        raise _no_images(str(tree.path))
+    texts = {name: f"{os.path.splitext(name)[0]}.txt" for name in sorted(files.images)}
+    if not any(text in beside for text in texts.values()):
+        raise UserError(
+            f"{tree.path} has {len(texts):,} images and no captions; put a .txt file beside each, such as "
+            f"{min(texts.values())}, or name a table after it: data.train={tree.path},captions.tsv"
+        )
+    for name, text in texts.items():
+        if text not in beside:
+            continue
+        content = tree.read(text)
+        problem = text_error(content)
+        if problem and data.invalid != "skip":
+            raise UserError(f"{tree.location(text)}: {problem}; convert the file, for instance with iconv, {SKIP_HINT}")
+        captions = "" if problem else caption_value(content.decode("utf-8-sig").splitlines())
+        if captions:
+            yield CaptionRecord(name, StoredImage(tree, name), captions, tree.location(name))
+        elif data.invalid != "skip":
+            raise _no_caption(tree.location(text))
+
+
+def _no_caption(place: str) -> UserError:
+    return UserError(f"{place}: the caption is empty; write what the image shows, {SKIP_HINT}")
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+class CaptionedImages(MediaExamples):
+    """Images with all their captions."""
+
+    noun = "image"
+
+    def __init__(
+        self,
+        name: str,
+        records: Iterator[CaptionRecord],
+        invalid: str,
+        files: ImageFiles | None = None,
+        table: TableExamples | None = None,
+    ) -> None:
+        self.name = name
+        groups: dict[object, list[CaptionRecord]] = {}
+        for record in records:
+            groups.setdefault(record.key, []).append(record)
+        found = list(groups.values())
+        kept, self.problem = readable((_problem(each[0], invalid == "skip") for each in found), invalid, SKIP_HINT)
+        self.groups: list[list[CaptionRecord]] = [found[number] for number in kept.tolist()]
+        self.counts, self.facts = ({}, []) if table is None else (dict(table.counts), table.table.facts())
+        self.counts |= {"examples": len(self.groups), "unreadable": len(found) - len(kept)}
+        if files is not None:
+            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(found)}
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        return _content(self.groups[index][0].image), self.side(index, 1)
+
+    def side(self, index: int, side: int) -> Any:
+        return "\t".join(each.captions for each in self.groups[index]) if side == 1 else self.item(index)[side]
+
+    def location(self, index: int) -> str:
+        return self.groups[index][0].place
+
+    def caption_places(self, index: int) -> list[str]:
+        """The place of every caption of an image."""
+        return [each.place for each in self.groups[index] for _ in each.captions.split("\t")]
+
+    def fingerprint(self) -> str:
+        state = hashlib.blake2b(digest_size=16)
+        for index, group in enumerate(self.groups):
+            image = group[0].image
+            own = f"{image.name} {image.stat().st_size}" if isinstance(image, Path) else image.digest()
+            state.update(f"{own}\0{self.side(index, 1)}\0".encode())
+        return state.hexdigest()
+
+    def report(self) -> list[str]:
+        reasons = {
+            "uncaptioned": "images have no caption and were left out",
+            "missing": "captions name an image that is missing and were left out (data.invalid=skip)",
+        }
+        several = sum(len(split_references(self.side(index, 1))) for index in range(len(self)))
+        facts = [f"{several:,} captions of {len(self):,} images"] if several > len(self) else []
+        facts += [f"{self.counts[key]:,} {why}" for key, why in reasons.items() if self.counts.get(key)]
+        return self.facts + facts + super().report()
+
+
+def _content(image: StoredImage | CellImage | Path) -> RawImage:
+    """What opens an image."""
+    if isinstance(image, StoredImage):
+        return image.tree.content(image.name)
+    content: RawImage = image.read() if isinstance(image, CellImage) else image
+    return content
+
+
+def _problem(record: CaptionRecord, decode: bool) -> str:
+    """Why an image cannot be read, with the place of its caption; "" if it can."""
+    if isinstance(record.image, Path) and not record.image.is_file():
+        return f"{record.place}: there is no image {record.image}; correct the path or the line"
+    found = image_problem(_content(record.image), decode)
+    return f"{record.place}: {found}" if found else ""
+
+
+class CaptionPairs(Examples):
+    """Every caption of an image is an example of its own: what training reads."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples, self.name = examples, examples.name
+        captions = np.array([examples.text(index, 1).count("\t") + 1 for index in range(len(examples))], np.int64)
+        self.images = np.repeat(np.arange(len(examples)), captions)
+        self.numbers = np.arange(len(self.images)) - np.repeat(captions.cumsum() - captions, captions)
+        self.counts = examples.counts | {"examples": len(self.images)}
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        image, captions = self.examples[int(self.images[index])]
+        return image, captions.split("\t")[self.numbers[index]]
+
+    def side(self, index: int, side: int) -> Any:
+        found = self.examples.side(int(self.images[index]), side)
+        return found.split("\t")[self.numbers[index]] if side == 1 else found
+
+    def location(self, index: int) -> str:
+        """The place of the caption, where it is known; else that of the image."""
+        examples, image = self.examples, int(self.images[index])
+        while isinstance(examples, Subset):
+            image = int(examples.indices[image])
+            examples = examples.examples
+        if isinstance(examples, CaptionedImages):
+            return examples.caption_places(image)[int(self.numbers[index])]
+        return examples.location(image)
+
+    def fingerprint(self) -> str:
+        return self.examples.fingerprint()
+
+    def report(self) -> list[str]:
+        return self.examples.report()

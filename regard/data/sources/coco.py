@@ -1,0 +1,107 @@
+"""Reads the annotations of a COCO JSON file."""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ...errors import UserError
+from ..files.open import ARCHIVE_ERRORS, archive_error, matching_files, open_decompressed, plain_suffix
+from .boxes import Annotation, ImageFiles
+
+
+def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], dict[str, int]]:
+    """The annotations in a file, one per image, and the ids of the categories by name, ascending."""
+    path = matching_files(name)[0]
+    content = read_coco(path)
+    names = _category_names(path, content["categories"])
+    objects = defaultdict[Any, list[tuple[str, list[float], bool, float | None]]](list)
+    known = {_field(image, "id", path, "image", None) for image in content["images"]}
+    for each in content["annotations"]:
+        place = f"{path}, annotation {each.get('id') if isinstance(each, dict) else each!r:.40}"
+        image, category = _known_image(each, known, path, place), each.get("category_id")
+        if category not in names:
+            raise UserError(f"{place} has category_id {category!r}, which `categories` does not list; correct it")
+        corners = _corners(each.get("bbox"), place)
+        area = float(each["area"]) if isinstance(each.get("area"), int | float) else None
+        objects[image].append((names[category], corners, bool(each.get("iscrowd", 0)), area))
+    annotations = []
+    for image in content["images"]:
+        place = f"{path}, image {image['id']}"
+        stored = files.find(str(_field(image, "file_name", path, "image", place)), place)
+        size = (image["width"], image["height"]) if image.get("width") and image.get("height") else None
+        if stored is not None:
+            annotations.append(Annotation(stored, place, image["id"], size, objects[image["id"]]))
+    return annotations, {names[number]: number for number in sorted(names)}
+
+
+def coco_captions(path: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """For each image of a COCO caption file: its place, its file name, and its captions, each after its place."""
+    content = read_coco(path, ("images", "annotations"))
+    captions = defaultdict[Any, list[tuple[str, str]]](list)
+    known = {_field(image, "id", path, "image", None) for image in content["images"]}
+    for each in content["annotations"]:
+        place = f"{path}, annotation {each.get('id') if isinstance(each, dict) else each!r:.40}"
+        image = _known_image(each, known, path, place)
+        if not isinstance(text := each.get("caption"), str):
+            raise UserError(f"{place} has no caption; expected the captions of COCO, not its boxes or keypoints")
+        captions[image].append((place, text))
+    images = [(f"{path}, image {image['id']}", image) for image in content["images"]]
+    return [
+        (place, str(_field(image, "file_name", path, "image", place)), captions[image["id"]]) for place, image in images
+    ]
+
+
+def _known_image(annotation: Any, known: Collection[Any], path: Path, place: str) -> Any:
+    """The id of the image that an annotation belongs to."""
+    image = _field(annotation, "image_id", path, "annotation", place)
+    if image not in known:
+        raise UserError(f"{place} belongs to image {image!r}, which `images` does not list; add it or remove it")
+    return image
+
+
+def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "categories")) -> dict[str, Any]:
+    """The object in a file of COCO annotations, which has the expected lists."""
+    try:
+        with open_decompressed(path) as file:
+            content = json.load(file)
+    except ARCHIVE_ERRORS as error:
+        raise archive_error(path, error) from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON ({error}); expected COCO annotations") from error
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in expected):
+        raise UserError(f"{path} is no COCO annotation file; expected an object with the lists {', '.join(expected)}")
+    return content
+
+
+def _field(each: Any, key: str, path: Path, kind: str, place: str | None) -> Any:
+    if not isinstance(each, dict) or not isinstance(each.get(key), int | str):
+        raise UserError(f"{place or path}: the {kind} {each!r:.60} has no {key}; COCO annotations need it")
+    return each[key]
+
+
+def _category_names(path: Path, categories: list[Any]) -> dict[int, str]:
+    """By id; ids may have gaps. Categories of the same name get their ids added."""
+    names = {
+        _field(each, "id", path, "category", None): str(_field(each, "name", path, "category", None))
+        for each in categories
+    }
+    several = [name for name in names.values() if list(names.values()).count(name) > 1]
+    return {number: f"{name} ({number})" if name in several else name for number, name in names.items()}
+
+
+def _corners(box: Any, place: str) -> list[float]:
+    """x, y, width, height as two corners."""
+    try:
+        x, y, width, height = map(float, box)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{place} has bbox {box!r:.60}; expected four numbers: x, y, width, height") from error
+    return [x, y, x + width, y + height]
+
+
+def image_numbers(sides: Sequence[Sequence[str]]) -> dict[str, int]:
+    """The ids of images by file name, in the COCO files among these names; none if there is no such file."""
+    names = [name for side in sides for name in side if plain_suffix(name) == ".json" and Path(name).is_file()]
+    images = [image for name in names for image in read_coco(Path(name))["images"] if "file_name" in image]
+    return {PurePosixPath(image["file_name"]).name: image["id"] for image in images}

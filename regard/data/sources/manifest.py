@@ -1,0 +1,257 @@
+"""Manifests: every line is a JSON object with a text, an image or a recording, its target, and perhaps its task."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...config.multitask import MultitaskData
+from ...errors import UserError
+from ...processors.image.read import image_problem
+from ..examples import Examples
+from ..files.in_memory import InMemory
+from ..files.line_index import BLANK, INVALID, VALID
+from ..files.lines import TextLines
+from ..files.open import plain_suffix
+from ..tables.columns import MediaValue
+from ..tables.records import check_texts, parse_object
+from .images import image_value, is_image_name
+from .media import join_examples, readable
+from .sounds import check_sound, is_sound_name, sound_value
+
+TEXT, IMAGE, AUDIO = "text", "image", "audio"  # the kinds of inputs
+KINDS = (TEXT, IMAGE, AUDIO)
+EXAMPLE = '{"image": "a.png", "target": "a red circle"}'
+SKIP_HINT = "or set data.invalid=skip to leave such lines out"
+SUFFIXES = (".jsonl", ".ndjson")
+
+
+class SourceTag(NamedTuple):
+    """Where an example belongs: the kind of its input, and the tag of its task."""
+
+    kind: str
+    task: str
+
+
+class Line(NamedTuple):
+    """The content of a line."""
+
+    tag: SourceTag
+    value: Any  # the text, the path of a file, or an image or recording in memory
+    target: str
+
+
+def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
+    """The content of a record. A ValueError says what is wrong with it; without `required` it needs no target."""
+    found = [kind for kind in KINDS if record.get(kind) is not None]
+    if len(found) != 1:
+        there = ", ".join(map(str, record)) or "nothing"
+        what = f"{' and '.join(found)} at once" if found else f"no input of a known kind; there is {there}"
+        raise ValueError(f"{what}; expected one of {', '.join(KINDS)}, as in {EXAMPLE}")
+    (kind,) = found
+    value, target, task = record[kind], record.get("target"), record.get("task", kind)
+    blank = isinstance(value, str) and not value.strip() and (required or kind != TEXT)
+    if blank or kind == TEXT and not isinstance(value, str):
+        raise ValueError(f"no {kind} under {kind!r}; expected {'a text' if kind == TEXT else 'the path of a file'}")
+    if required and (not isinstance(target, str) or not target.strip()):
+        raise ValueError(f"no text under 'target'; expected what is written for the {kind}, as in {EXAMPLE}")
+    if not isinstance(task, str) or not task.strip():
+        raise ValueError(f"no text under 'task'; expected a tag such as {kind!r}, or no such key")
+    check_texts([each for each in (value, target, task) if isinstance(each, str)])
+    return Line(SourceTag(kind, task.strip()), value, str(target).strip() if required else "")
+
+
+class ManifestExamples(Examples):
+    """Items have the tag of the source, the input and the target. Paths are relative to the folder of the manifest."""
+
+    def __init__(self, name: str, data: MultitaskData, whole: Sequence[int] | np.ndarray) -> None:
+        """`whole` has the numbers of the lines that are whole."""
+        self.name, self.counts, self.problem = name, {"examples": len(whole)}, ""
+        self.rows = np.asarray(whole, np.int64)
+        self._sizes = hashlib.blake2b(digest_size=16)  # of the files
+        checked = [self._check(int(row), data) for row in self.rows.tolist()]
+        kept, self.problem = readable((problem for problem, _, _ in checked), data.invalid, SKIP_HINT)
+        tags, lengths = [tag for _, tag, _ in checked], np.array([seconds for _, _, seconds in checked])
+        short = kept[lengths[kept] <= data.max_seconds] if len(kept) else kept
+        self.rows, self.lengths = self.rows[short], lengths[short] if len(short) else np.zeros(0)
+        self.tags = [tags[number] for number in short.tolist()]
+        self.counts = {"examples": len(short), "unreadable": len(checked) - len(kept), "long": len(kept) - len(short)}
+        self.most_seconds = data.max_seconds
+
+    def line(self, row: int) -> Line:
+        raise NotImplementedError
+
+    def place(self, row: int) -> str:
+        """The file and line of a row, or its number."""
+        raise NotImplementedError
+
+    def folder(self, row: int) -> Path:
+        return Path()
+
+    def content(self) -> bytes:
+        """Identifies the lines."""
+        raise NotImplementedError
+
+    def raw(self, row: int, line: Line) -> Any:
+        """The input as its processor reads it."""
+        if line.tag.kind == TEXT:
+            return line.value
+        value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.kind](line.value)
+        return value.value if isinstance(value, MediaValue) else self.folder(row) / value
+
+    def _check(self, row: int, data: MultitaskData) -> tuple[str, SourceTag, float]:
+        """Why the file of a line cannot be read, or "", the tag of the line, and the length of a recording."""
+        line = self.line(row)
+        try:
+            raw = self.raw(row, line)
+        except ValueError as error:
+            return f"{self.place(row)}: no {line.tag.kind} but {error}; give the path of a file", line.tag, 0.0
+        if isinstance(raw, Path):
+            if not raw.is_file():
+                where = f"{self.place(row)}: there is no {line.tag.kind} file {raw}"
+                return f"{where}; correct the path or the line", line.tag, 0.0
+            self._sizes.update(b"%d " % raw.stat().st_size)
+        problem, seconds = CHECKS[line.tag.kind](raw, data)
+        return f"{self.place(row)}: {problem}" if problem else "", line.tag, seconds
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        row = int(self.rows[index])
+        line = self.line(row)
+        return line.tag, self.raw(row, line), line.target
+
+    def side(self, index: int, side: int) -> Any:
+        if side == 0:
+            return self.tags[index]
+        return self.line(int(self.rows[index])).target if side == 2 else self.item(index)[side]
+
+    def seconds(self, index: int) -> float:
+        return float(self.lengths[index])
+
+    def location(self, index: int) -> str:
+        return self.place(int(self.rows[index]))
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2b(self.content() + self._sizes.digest(), digest_size=16).hexdigest()
+
+    def report(self) -> list[str]:
+        facts = []
+        if count := self.counts["unreadable"]:
+            facts.append(f"{count:,} files left out because they cannot be read; the first: {self.problem}")
+        if count := self.counts["long"]:
+            facts.append(f"{count:,} recordings left out because they are longer than {self.most_seconds:g} seconds")
+        return facts + super().report()
+
+
+CHECKS: Mapping[str, Callable[[Any, MultitaskData], tuple[str, float]]] = {
+    TEXT: lambda raw, data: ("", 0.0),
+    IMAGE: lambda raw, data: (image_problem(raw, data.invalid == "skip"), 0.0),
+    AUDIO: lambda raw, data: check_sound(raw, data),
+}
+
+
+class ManifestFile(ManifestExamples):
+    """The lines of JSONL files, which stay on disk."""
+
+    def __init__(self, pattern: str, data: MultitaskData) -> None:
+        self.lines = TextLines([pattern], data.invalid, _check_line, check_name="multitask manifest")
+        statuses = self.lines.statuses()
+        super().__init__(self.lines.name, data, np.flatnonzero(statuses == VALID))
+        self.counts |= {"invalid": int((statuses == INVALID).sum()), **self.lines.counts}
+
+    def line(self, row: int) -> Line:
+        return parse_line(parse_object(self.lines[row], EXAMPLE))
+
+    def place(self, row: int) -> str:
+        return self.lines.location(row)
+
+    def folder(self, row: int) -> Path:
+        return self.lines.path(self.lines.locate(row)[0]).parent
+
+    def content(self) -> bytes:
+        return self.lines.digest()
+
+
+class ManifestRecords(ManifestExamples):
+    """Records that a program hands over."""
+
+    def __init__(self, name: str, records: Sequence[Any], data: MultitaskData) -> None:
+        self.records = records
+        whole = []
+        for number, record in enumerate(records):
+            try:
+                if not isinstance(record, Mapping):
+                    raise ValueError(f"a {type(record).__name__}; expected a dict such as {EXAMPLE}")
+                parse_line(record)
+                whole.append(number)
+            except ValueError as error:
+                if data.invalid != "skip":
+                    raise UserError(f"{name}, record {number + 1}: {error}, {SKIP_HINT}") from error
+        super().__init__(name, data, whole)
+        self.counts["invalid"] = len(records) - len(whole)
+
+    def line(self, row: int) -> Line:
+        return parse_line(self.records[row])
+
+    def place(self, row: int) -> str:
+        return f"{self.name}, record {row + 1}"
+
+    def content(self) -> bytes:
+        parts = [f"{line.tag} {line.value!r:.200} {line.target}" for line in map(self.line, self.rows.tolist())]
+        return "\n".join(parts).encode("utf-8", "surrogateescape")
+
+
+def open_manifests(sides: Sequence[Sequence[str]], data: MultitaskData) -> Examples:
+    """The examples of all manifests, one after the other."""
+    return join_examples([_open(pattern, data) for side in sides for pattern in side])
+
+
+def _open(pattern: str, data: MultitaskData) -> Examples:
+    if isinstance(pattern, InMemory):
+        if not isinstance(pattern.data, list | tuple):
+            raise UserError(f"the data are {pattern}; expected a list of dicts such as {EXAMPLE}, or a .jsonl file")
+        return ManifestRecords(pattern, pattern.data, data)
+    if plain_suffix(pattern) not in SUFFIXES:
+        raise UserError(f"{pattern} is no manifest; expected a .jsonl file with lines such as {EXAMPLE}")
+    return ManifestFile(pattern, data)
+
+
+def _check_line(file: int, line: int, text: str) -> int:
+    """The status of a line; blank lines are left out."""
+    if not text.strip():
+        return BLANK
+    parse_line(parse_object(text, EXAMPLE))
+    return VALID
+
+
+# --- items of prediction ---------------------------------------------------------------------------------------------
+
+
+def is_media_name(name: str) -> bool:
+    """True if the suffix is that of an image or a recording."""
+    return is_image_name(name) or is_sound_name(name)
+
+
+def kind_of_name(name: str) -> str | None:
+    """The kind of a file by its suffix; None: neither an image nor a recording."""
+    return IMAGE if is_image_name(name) else AUDIO if is_sound_name(name) else None
+
+
+def manifest_items(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The inputs in a manifest, each with its place; targets are not needed."""
+    lines = TextLines([name])
+    folder = Path(name).expanduser().parent
+    for number, text in enumerate(lines):
+        if not text.strip():
+            continue
+        try:
+            record = parse_object(text, EXAMPLE)
+            line = parse_line(record, required=False)
+        except ValueError as error:
+            raise UserError(f"{lines.location(number)}: {error}") from error
+        value = line.value if line.tag.kind == TEXT else folder / str(line.value)
+        yield lines.location(number), {line.tag.kind: value, "task": record.get("task")}

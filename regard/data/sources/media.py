@@ -1,0 +1,202 @@
+"""What examples of images and of sounds share: files in tables, several places as one, files that cannot be read."""
+
+import bisect
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ...processors.base import FileBytes
+from ..examples import Examples
+from ..files.in_memory import InMemory
+from ..files.open import plain_suffix
+from ..files.trees import FileTree, is_archive, open_tree
+from ..tables.columns import ColumnRule, MediaValue
+from ..tables.open import SUFFIXES, open_table
+from ..tables.records import Table, TableExamples
+
+RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
+
+
+def is_tree(name: str) -> bool:
+    """True for a folder or an archive."""
+    return not isinstance(name, InMemory) and (Path(name).expanduser().is_dir() or is_archive(name))
+
+
+def open_files(
+    name: str, is_media_name: Callable[[str], bool], none: Callable[[str], UserError], rule: ColumnRule, invalid: str
+) -> Iterator[tuple[str, Any]]:
+    """The files that a file, a folder, an archive or a table of paths has for a model to read, each with its name."""
+    path = Path(name).expanduser()
+    if is_tree(name):
+        tree = open_tree(path)
+        names = [each for each in tree.names if is_media_name(each)]
+        if not names:
+            raise none(name)
+        return ((tree.location(each), tree.content(each)) for each in names)
+    if plain_suffix(name) in SUFFIXES:
+        table = FileTable(open_table([name], rule, "auto", invalid))
+        return ((table.file_name(index), table[index][0]) for index in range(len(table)))
+    return iter([(name, path)])
+
+
+def readable(problems: Iterable[str], invalid: str, hint: str) -> tuple[np.ndarray, str]:
+    """The numbers of the files without a problem, and the first problem. Without data.invalid=skip it is raised."""
+    kept, first = [], ""
+    for number, problem in enumerate(problems):
+        if not problem:
+            kept.append(number)
+        elif invalid == "skip":
+            first = first or problem
+        else:
+            raise UserError(f"{problem}, {hint}")
+    return np.array(kept, np.int64), first
+
+
+def file_cell(cell: object) -> object:
+    """A cell of a table; a path or the {"bytes", "path"} of a Hugging Face data set becomes text or FileBytes."""
+    if isinstance(cell, dict) and cell.keys() == {"bytes", "path"}:
+        content, path = cell["bytes"], str(cell["path"] or "")
+        return FileBytes(content, path or "the bytes") if content else path
+    return str(os.fspath(cell)) if isinstance(cell, os.PathLike) else cell
+
+
+def array_digest(media: Any) -> str:
+    """Identifies an image or samples in memory."""
+    media = media.detach().float().cpu().numpy() if hasattr(media, "detach") else media
+    size = getattr(media, "size", 0)
+    shape = f"{getattr(media, 'mode', '')}{getattr(media, 'dtype', '')}{getattr(media, 'shape', size)}"
+    content = media if isinstance(media, bytes) else media.tobytes()
+    return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
+
+
+class MediaExamples(Examples):
+    """Images or recordings, of which some may have been left out."""
+
+    noun: str  # what the files are
+    problem = ""  # of the first one that was left out
+
+    def report(self) -> list[str]:
+        count = self.counts.get("unreadable", 0)
+        fact = f"{count:,} {self.noun}s left out because they cannot be read (data.invalid=skip); the first"
+        return [f"{fact}: {self.problem}"] * bool(count) + super().report()
+
+
+class TreeExamples(MediaExamples):
+    """Files of a folder or an archive, each with a text."""
+
+    tree: FileTree
+    files: list[tuple[str, str]]  # name and text
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        name, text = self.files[index]
+        return self.tree.content(name), text
+
+    def side(self, index: int, side: int) -> Any:
+        return self.files[index][1] if side == 1 else self.item(index)[side]
+
+    def location(self, index: int) -> str:
+        return self.tree.location(self.files[index][0])
+
+    def fingerprint(self) -> str:
+        return text_digest(f"{name}\0{text}\0{self.tree.digest(name)}" for name, text in self.files)
+
+
+class FileTable(TableExamples, MediaExamples):
+    """Files and texts in a table. Paths are relative to the folder of the table."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._sizes = hashlib.blake2b(digest_size=16)  # of the files
+
+    def keep(self, kept: np.ndarray) -> None:
+        """Leave out the other records."""
+        self.rows = np.asarray(self.rows)[kept]
+        self.counts["examples"] = len(kept)
+
+    def file_problem(self, index: int, problem: Callable[[Any], str]) -> str:
+        """Why the file of a record cannot be read, with the place of the record; `problem` looks into the file."""
+        raw, where = self.item(index)[0], self.location(index)
+        if isinstance(raw, Path):
+            if not raw.is_file():
+                return f"{where}: there is no {self.noun} {raw}; correct the path or the line"
+            self._sizes.update(b"%d " % raw.stat().st_size)
+        found = problem(raw)
+        return f"{where}: {found}" if found else ""
+
+    def file_name(self, index: int) -> str:
+        raw = self.item(index)[0]
+        return str(raw) if isinstance(raw, Path) else self.location(index)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        raw, text = super().item(index)
+        if isinstance(raw, MediaValue):
+            return raw.value, text
+        return Path(RECORD.sub("", self.location(index))).parent / raw, text
+
+    def side(self, index: int, side: int) -> Any:
+        return TableExamples.item(self, index)[side] if side == 1 else self.item(index)[side]
+
+    def text(self, index: int, side: int) -> str:
+        text: str = self.side(index, side)
+        return text
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2b(super().fingerprint().encode() + self._sizes.digest(), digest_size=16).hexdigest()
+
+
+class JoinedExamples(Examples):
+    """The examples of several places, one after the other."""
+
+    def __init__(self, parts: Sequence[Examples]) -> None:
+        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts]).tolist()
+        self.name = f"{parts[0].name} (and {len(parts) - 1} more)"
+        self.counts = {"examples": self.ends[-1]}
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def _find(self, index: int) -> tuple[Examples, int]:
+        number = bisect.bisect_right(self.ends, index)
+        return self.parts[number], index - self.ends[number] + len(self.parts[number])
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        part, inner = self._find(index)
+        return part.item(inner)
+
+    def side(self, index: int, side: int) -> Any:
+        part, inner = self._find(index)
+        return part.side(inner, side)
+
+    def seconds(self, index: int) -> float:
+        part, inner = self._find(index)
+        return part.seconds(inner)
+
+    def location(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.location(inner)
+
+    def fingerprint(self) -> str:
+        parts = " ".join(part.fingerprint() for part in self.parts)
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    def report(self) -> list[str]:
+        return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
+
+
+def join_examples(parts: Sequence[Examples]) -> Examples:
+    """Examples of several sources as one."""
+    return parts[0] if len(parts) == 1 else JoinedExamples(parts)
+
+
+def text_digest(parts: Iterable[str]) -> str:
+    """A hash of texts."""
+    return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

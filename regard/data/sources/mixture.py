@@ -1,0 +1,91 @@
+"""Several sets of pairs as one data set: a prefix names the task of each, weights set how often it is drawn."""
+
+import bisect
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...config.schema import MixData
+from ...errors import UserError
+from ..examples import Examples
+from .pairs import open_pairs
+
+Rng = np.random.Generator
+
+
+class Mixture(Examples):
+    """The examples of several tasks, one task after the other. Sources begin with the prefix of their task."""
+
+    def __init__(self, tasks: Sequence[tuple[str, Examples]], weights: Sequence[float] = ()) -> None:
+        self.prefixes, self.datasets = [prefix for prefix, _ in tasks], [examples for _, examples in tasks]
+        self.weights = np.array(weights) / sum(weights) if weights else None
+        self.offsets = np.cumsum([0, *map(len, self.datasets)])
+        self.name = ", ".join(f"{prefix!r} {examples.name}" for prefix, examples in tasks)
+        self.counts = sum((Counter(examples.counts) for examples in self.datasets), Counter[str]())
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def task_of(self, index: int) -> int:
+        return bisect.bisect_right(self.offsets, index) - 1
+
+    def item(self, index: int) -> tuple[str, ...]:
+        task = self.task_of(index)
+        source, target = self.datasets[task][index - int(self.offsets[task])]
+        return self.prefixes[task] + source, target
+
+    def location(self, index: int) -> str:
+        task = self.task_of(index)
+        return self.datasets[task].location(index - int(self.offsets[task]))
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """The example indices of one epoch.
+
+        With weights, an epoch has as many examples as there are, drawn from each task by its weight. A small task is
+        repeated, in a new order each time.
+        """
+        if self.weights is None:
+            return super().order(rng)
+        groups = [first + np.arange(len(each)) for first, each in zip(self.offsets, self.datasets, strict=False)]
+        return weighted_order(groups, self.weights, rng)
+
+    def fingerprint(self) -> str:
+        tasks = zip(self.prefixes, self.datasets, strict=True)
+        parts = [f"{prefix}\0{examples.fingerprint()}" for prefix, examples in tasks]
+        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def weighted_order(groups: Sequence[np.ndarray], shares: np.ndarray, rng: Rng) -> np.ndarray:
+    """As many indices as all groups have together, drawn from each by its share.
+
+    A small group is repeated, in a new order each time.
+    """
+    total = sum(map(len, groups))
+    drawn = rng.choice(len(groups), size=total, p=shares)
+    order = np.empty(total, np.int32 if total < 2**31 else np.int64)
+    for number, group in enumerate(groups):
+        places = np.flatnonzero(drawn == number)
+        rounds = [rng.permutation(len(group)) for _ in range(-(-len(places) // len(group)))]
+        order[places] = group[np.concatenate([np.zeros(0, np.int64), *rounds])[: len(places)]]
+    return order
+
+
+def open_mixture(files: Sequence[Sequence[str]], data: MixData, references: bool) -> Mixture:
+    """A mixture with one task for each of these files."""
+    for key, given in (("prefixes", data.prefixes), ("weights", data.weights)):
+        if given and len(given) != len(files):
+            raise UserError(
+                f"data.{key} has {len(given)} entries and there are {len(files)} files; "
+                f"give one for each, in the order of data.train"
+            )
+    if len(files) > 1 and not data.prefixes:
+        raise UserError(
+            f"{len(files)} files are given without prefixes to tell their tasks apart; set data.prefixes, one for "
+            "each, or join files of one task by a glob or a TOML list"
+        )
+    datasets = [open_pairs([file], data, references, default="tsv") for file in files]
+    for examples in datasets:
+        examples.require_nonempty("data.train")
+    return Mixture(list(zip(data.prefixes or [""] * len(datasets), datasets, strict=True)), data.weights)

@@ -1,0 +1,45 @@
+"""Pairs of source and target: from parallel text files, or from tables."""
+
+from collections.abc import Sequence
+
+from ...config.schema import TableData
+from ...errors import UserError
+from ..files.lines import TextLines
+from ..tables.columns import SOURCE, TARGET
+from ..tables.line_table import ParallelLines
+from ..tables.open import column_rule, file_format, open_table
+from ..tables.records import TableExamples
+
+
+def open_pairs(
+    sides: Sequence[Sequence[str]], data: TableData, references: bool = False, default: str = "text", links: str = ""
+) -> TableExamples:
+    """The examples in these files. With `references`, `data.columns` after the second hold further references.
+
+    `default` is the format of files with an unknown suffix. The lines of the file `links` become a third side.
+    """
+    if not sides or not all(sides):
+        raise UserError("no data file is named; give two sides such as data.train=train.en,train.de")
+    format = file_format(sides[0][0], data.format, default)
+    if format == "text":
+        if len(sides) != 2:
+            raise UserError(
+                f"text data need two sides, source and target, not {len(sides)} ({sides[0][0]} …); separate them by "
+                "a comma, as in data.train=a,b, or give one table, such as .tsv or .jsonl (data.format)"
+            )
+        sides = [*sides, [links]] if links else sides
+        return TableExamples(ParallelLines([TextLines(side, data.invalid) for side in sides]))
+    if links:
+        raise UserError(f"data.links is {links}, and data.train is a table; links go with two files of lines")
+    if len(sides) != 1:
+        raise UserError(
+            f"{format} data hold both sides in one file, and {len(sides)} sides were given; join several files by a "
+            "glob or a TOML list, or set data.format=text"
+        )
+    rule = column_rule(data, (SOURCE, TARGET), references=references)
+    return TableExamples(open_table(sides[0], rule, data.format, data.invalid, default))
+
+
+def split_references(text: str) -> list[str]:
+    """The references in a target of evaluation data, where tabs separate them."""
+    return [one for one in text.split("\t") if one.strip()] or [""]

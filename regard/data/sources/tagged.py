@@ -1,0 +1,334 @@
+"""Sentences whose words have tags: CoNLL-U, columns as in CoNLL-2003, JSONL; read for training, written by predict."""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from sys import intern
+from typing import NamedTuple, TypeGuard
+
+from ...config.merge import one_of
+from ...config.schema import TagData
+from ...errors import UserError
+from ..examples import Examples
+from ..files.line_index import BLANK, VALID
+from ..files.lines import TextLines
+from ..files.open import plain_suffix, text_error
+from ..tables.columns import TAGS, WORDS, ColumnRule
+from ..tables.open import file_format, open_table
+from ..tables.records import TableExamples, parse_object
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+DOCUMENT = "-DOCSTART-"
+
+
+class Word(NamedTuple):
+    """A word with its tag."""
+
+    text: str
+    tag: str
+
+
+class TagFormat(ABC):
+    """How sentences are written in a file. A ValueError of `word` or `words` says what is wrong with a line."""
+
+    name: str
+    word_per_line = True  # one word per line and a blank line after each sentence; else one sentence per line
+
+    @abstractmethod
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        """The words of one sentence by line number, or by word number if the sentence is on one line."""
+
+    @abstractmethod
+    def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        """The same sentence with these tags."""
+
+    def blocks(self, lines: Iterable[str]) -> Iterator[str]:
+        """The sentences of a stream. Split into lines, each is the input of `words` and `with_tags`.
+
+        If a blank line ends a sentence, it is the last line of its block.
+        """
+        if not self.word_per_line:
+            yield from (SentenceBlock(line, self, number) for number, line in enumerate(lines, 1))
+            return
+        block: list[str] = []
+        for number, line in enumerate(chain(lines, [""]), 1):
+            if line.strip():
+                block.append(line)
+            elif block:
+                yield SentenceBlock("\n".join([*block, ""]), self, number - len(block))
+                block = []
+
+
+class SentenceBlock(str):
+    """The text of a sentence in a stream, with the format of the stream and the line where it begins."""
+
+    tag_format: TagFormat
+    line: int
+
+    def __new__(cls, text: str, tag_format: TagFormat, line: int) -> "SentenceBlock":
+        block = super().__new__(cls, text)
+        block.tag_format, block.line = tag_format, line
+        return block
+
+
+class WordPerLine(TagFormat):
+    """Formats with one word per line."""
+
+    @abstractmethod
+    def word(self, line: str, tagged: bool) -> Word | None:
+        """The word of a line; None if it holds none, such as a comment."""
+
+    @abstractmethod
+    def line(self, line: str, tag: str) -> str:
+        """The line with another tag."""
+
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        words = ((number, self.word(line, tagged)) for number, line in enumerate(lines) if line.strip())
+        return {number: word for number, word in words if word}
+
+    def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        new = dict(zip(self.words(lines, tagged=False), tags, strict=True))
+        return "\n".join(self.line(line, new[number]) if number in new else line for number, line in enumerate(lines))
+
+
+class Conllu(WordPerLine):
+    """Universal Dependencies. Comments, ranges (3-4) and empty nodes (8.1) are not words; they are kept as they are."""
+
+    name = "conllu"
+
+    def __init__(self, column: str) -> None:
+        column = column or "upos"
+        if column.isdecimal() and 1 <= int(column) <= len(CONLLU):
+            column = CONLLU[int(column) - 1]
+        if column not in CONLLU:
+            raise UserError(f"data.column is {column!r}; {one_of(column, list(CONLLU))}, or its number from 1")
+        self.column = CONLLU.index(column)
+
+    def word(self, line: str, tagged: bool) -> Word | None:
+        if line.startswith("#"):
+            return None
+        cells = line.split("\t")
+        if len(cells) != len(CONLLU):
+            raise ValueError(f"{len(cells)} columns; a line of CoNLL-U has {len(CONLLU)}, separated by tabs")
+        if re.fullmatch(r"\d+[-.]\d+", cells[0]):
+            return None
+        if not cells[0].isdecimal():
+            raise ValueError(f"the id is {cells[0]!r}; expected a number, a range such as 3-4 or a decimal such as 8.1")
+        return checked_word(cells[1], cells[self.column])
+
+    def line(self, line: str, tag: str) -> str:
+        cells = line.split("\t")
+        return "\t".join([*cells[: self.column], tag, *cells[self.column + 1 :]])
+
+
+class Columns(WordPerLine):
+    """The word in the first column, the tag in the last or in data.column; separated by tabs or spaces."""
+
+    name = "columns"
+
+    def __init__(self, column: str) -> None:
+        if column and not (column.isdecimal() and int(column) > 1):
+            raise UserError(
+                f"data.column is {column!r} and these columns have no names; give a number from 2, column 1 is the word"
+            )
+        self.column = int(column) - 1 if column else None
+        self.width = 0  # columns of the lines so far
+
+    def word(self, line: str, tagged: bool) -> Word | None:
+        cells = split_columns(line)
+        if cells[0] == DOCUMENT:
+            return None
+        if self.width and len(cells) != self.width:
+            raise ValueError(f"{len(cells)} columns, and the lines before have {self.width}")
+        if not tagged:
+            self.width = len(cells)
+            return checked_word(cells[0], "_")
+        column = len(cells) - 1 if self.column is None else self.column
+        if column == 0:
+            raise ValueError("one column; expected a word and its tag, separated by a tab or a space")
+        if column >= len(cells):
+            raise ValueError(f"{len(cells)} columns, expected at least {column + 1} (data.column)")
+        self.width = len(cells)
+        return checked_word(cells[0], cells[column])
+
+    def line(self, line: str, tag: str) -> str:
+        cells, separator = split_columns(line), "\t" if "\t" in line else " "
+        column = max(len(cells) - 1, 1) if self.column is None else self.column
+        return separator.join([*cells[:column], tag, *cells[column + 1 :]])
+
+
+class Records(TagFormat):
+    """A JSON object per line, with the words under `tokens` or `words`; the tags are written under `tags`.
+
+    For prediction only: the readers of tables read records for training.
+    """
+
+    name, word_per_line = "jsonl", False
+
+    def __init__(self, column: str) -> None:
+        self.column = column or "tags"
+
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        record = self.record(lines[0])
+        words = record.get("tokens", record.get("words"))
+        if not _is_text_list(words):
+            raise ValueError(f"no list of texts under 'tokens'; there is {', '.join(map(str, record)) or 'nothing'}")
+        return {number: checked_word(word, "_") for number, word in enumerate(words)}
+
+    def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        return json.dumps(self.record(lines[0]) | {self.column: list(tags)}, ensure_ascii=False)
+
+    def record(self, line: str) -> dict[str, object]:
+        return parse_object(line, '{"tokens": …, "tags": …}')
+
+
+class PlainText(TagFormat):
+    """A sentence per line, its words separated by spaces; written as word/TAG. It holds no tags to train on."""
+
+    name, word_per_line = "text", False
+
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        return {number: Word(word, "_") for number, word in enumerate(lines[0].split())}
+
+    def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        return " ".join(f"{word}/{tag}" for word, tag in zip(lines[0].split(), tags, strict=True))
+
+
+FORMATS: dict[str, Callable[[str], TagFormat]] = {"conllu": Conllu, "columns": Columns, "jsonl": Records}
+
+
+def checked_word(word: str, tag: str) -> Word:
+    """The word; a ValueError if it or its tag is empty or not valid text."""
+    if not word.strip() or not tag.strip():
+        raise ValueError(f"the {'tag' if word.strip() else 'word'} is empty")
+    if text_error(f"{word} {tag}".encode("utf-8", "surrogatepass")):
+        raise ValueError("a word or tag with a NUL or half a surrogate pair")
+    return Word(word, tag)
+
+
+def split_columns(line: str) -> list[str]:
+    """The columns of a line."""
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _is_text_list(values: object) -> TypeGuard[list[str]]:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def read_head(lines: Iterator[str]) -> list[str]:
+    """The lines up to the first that is neither blank nor looks like a comment: the input of `detect_format`."""
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip() and not line.startswith("#"):
+            break
+    return head
+
+
+def detect_format(head: Sequence[str], data: TagData) -> TagFormat:
+    """The format of a stream that begins with these lines: data.format, or a guess.
+
+    A line with # counts as a comment only before a line of CoNLL-U, because plain text may begin with one, too.
+    """
+    if data.format != "auto":
+        return PlainText() if data.format == "text" else FORMATS[data.format](data.column)
+    trained, line = _format_of_files(data.train) if data.train else "text", head[-1]
+    guess = "columns" if trained == "columns" or "\t" in line else "text"
+    commented = trained != "columns" and any(map(str.strip, head[:-1]))
+    if line.count("\t") == len(CONLLU) - 1 or (commented and re.match(r"\d+([-.]\d+)?\t", line)):
+        guess = "conllu"
+    elif line.lstrip().startswith("{"):
+        guess = "jsonl"
+    return FORMATS[guess](data.column if trained == guess else "") if guess in FORMATS else PlainText()
+
+
+def _format_of_files(sides: Sequence[Sequence[str]]) -> str:
+    found = file_format(sides[0][0], "auto", "conllu" if plain_suffix(sides[0][0]) == ".conllu" else "columns")
+    return "columns" if found in ("tsv", "csv") else found
+
+
+def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Examples:
+    """The sentences in these files."""
+    if len(sides) != 1:
+        raise UserError(
+            f"words and tags are in one file, but {len(sides)} were given, separated by commas; "
+            "join several files by a glob or a TOML list"
+        )
+    name = _format_of_files(sides) if data.format == "auto" else data.format
+    if name == "text":
+        raise UserError("data.format=text has no tags for training or evaluation; use conllu, columns or jsonl")
+    if name in ("conllu", "columns"):
+        return TaggedSentences(sides[0], data, FORMATS[name](data.column))
+    return TableExamples(open_table(sides[0], tag_columns(data), data.format, data.invalid))
+
+
+def tag_columns(data: TagData, required: int = 0) -> ColumnRule:
+    """The rule for the columns of tables: the words by known names, the tags in data.column or by known names."""
+    asked = ("", data.column) if data.column else ()
+    return ColumnRule((WORDS, TAGS), asked, names=data.names, required=required, key="data.column")
+
+
+class TaggedSentences(Examples):
+    """Sentences held in memory. Each example has two sides: the words, and their tags."""
+
+    def __init__(self, patterns: Sequence[str], data: TagData, format: TagFormat) -> None:
+        self.format = format
+        self.counts = Counter[str]()
+        self.examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.starts: list[tuple[int, int]] = []  # the file and first line of each sentence
+        self._start: tuple[int, int] | None = None  # of the sentence that is being read
+        self._words, self._invalid = list[Word](), False
+        self.lines = TextLines(patterns, data.invalid, self._add_line, self._skip_line)
+        self._end_sentence()
+        self.name = self.lines.name
+        self.counts.update(self.lines.counts)
+        self.counts["examples"] = len(self.examples)
+
+    def _add_line(self, file: int, line: int, text: str) -> int:
+        if not text.strip() or not self.format.word_per_line:
+            self._end_sentence()
+        if not text.strip():
+            return BLANK
+        self._begin_sentence(file, line)
+        self._words += self.format.words([text], tagged=True).values()
+        return VALID
+
+    def _skip_line(self, file: int, line: int) -> None:
+        """Leave out an invalid line, and its whole sentence."""
+        self._begin_sentence(file, line)
+        self._invalid = True
+
+    def _begin_sentence(self, file: int, line: int) -> None:
+        if self._start and self._start[0] != file:
+            self._end_sentence()
+        self._start = self._start or (file, line)
+
+    def _end_sentence(self) -> None:
+        if self._invalid:
+            self.counts["invalid"] += 1
+        elif self._words and self._start:
+            words, tags = zip(*self._words, strict=True)
+            self.examples.append((tuple(map(intern, words)), tuple(map(intern, tags))))
+            self.starts.append(self._start)
+        self._start, self._words, self._invalid = None, [], False
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def item(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.examples[index]
+
+    def text(self, index: int, side: int) -> str:
+        return " ".join(self.examples[index][side])
+
+    def location(self, index: int) -> str:
+        file, line = self.starts[index]
+        return f"{self.lines.path(file)}:{line}"
+
+    def fingerprint(self) -> str:
+        parts = [self.format.name.encode(), self.lines.digest()]
+        return hashlib.blake2b(b"\0".join(parts), digest_size=16).hexdigest()
