@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from regard.adapt import precision
 from regard.config.schema import AdamW
 from regard.data.batch import Batch
-from regard.decode import SearchSettings, Suppress, search
-from regard.decode.beam import SHAPE_MULTIPLE
+from regard.decode import SearchSettings, Suppress, run_search
+from regard.decode.search.beam import SHAPE_MULTIPLE
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import gpt
@@ -156,7 +156,9 @@ def ours(model: Any, prompt: Tensor, workload: GenerateWorkload) -> Generate:
 
     def go() -> list[list[int]]:
         limits = torch.full((rows,), workload.tokens, device=prompt.device)
-        return [best[0].tokens for best in search(model, model.start(None, rows, capacity), prompt, limits, settings)]
+        return [
+            best[0].tokens for best in run_search(model, model.start(None, rows, capacity), prompt, limits, settings)
+        ]
 
     return go
 

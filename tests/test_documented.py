@@ -14,8 +14,8 @@ from regard.families import protocols
 DOCUMENTED_METHODS = (
     "regard.api", "regard.sklearn", "regard.html", "regard.progress", "regard.plugins", "regard.errors", "regard.look",
     "regard.families.", "regard.parts.masks", "regard.parts.inputs", "regard.parts.attention", "regard.parts.layer",
-    "regard.data.batch", "regard.config.", "regard.decode.generator", "regard.decode.requests",
-    "regard.decode.strategies", "regard.decode.ensemble", "regard.processors.base", "regard.processors.text.custom",
+    "regard.data.batch", "regard.config.", "regard.decode.engine.generator", "regard.decode.engine.requests",
+    "regard.config.strategies", "regard.decode.engine.ensemble", "regard.processors.base", "regard.processors.text.custom",
     "regard.tasks.predictor", "regard.tasks.requests", "regard.tasks.classify", "regard.tasks.classify_image",
     "regard.tasks.language", "regard.tasks.translate", "regard.tasks.masked", "regard.tasks.tag", "regard.tasks.detect",
     "regard.tasks.encoder", "regard.tasks.base", "regard.tasks.own", "regard.tasks.saving", "regard.training.callbacks",

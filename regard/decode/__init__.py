@@ -1,10 +1,15 @@
 """Decoding: beam search, greedy search and sampling for every model that has `start` and `step`."""
 
-from .beam import Hypothesis, SearchSettings
-from .constrained_beam import Phrase, RequiredPhrases
-from .cuda_graph import StepModel
-from .ensemble import Ensemble
-from .filters import (
+from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, strategy_from
+from .engine.closed_batch import run_search, search_steps
+from .engine.cuda_graph import StepModel
+from .engine.ensemble import Ensemble
+from .engine.generator import Generator, Handle
+from .engine.joint_ctc import JointCTC
+from .engine.requests import Finish, Generate
+from .search.beam import Hypothesis, SearchSettings
+from .search.constrained_beam import Phrase, RequiredPhrases
+from .search.filters import (
     Filter,
     FirstToken,
     Forbid,
@@ -17,14 +22,9 @@ from .filters import (
     TopK,
     TopP,
 )
-from .generator import Generator, Handle
-from .joint_ctc import JointCTC
-from .requests import Finish, Generate
-from .sample import SamplingSettings
-from .search import search, steps
-from .stop_strings import StopStrings
-from .strategies import Beam, DecodeStrategy, Greedy, Sample, strategy_from
-from .token_rules import TokenRules
+from .search.sample import SamplingSettings
+from .search.stop_strings import StopStrings
+from .search.token_rules import TokenRules
 
 __all__ = [
     "Beam",
@@ -56,7 +56,7 @@ __all__ = [
     "TokenRules",
     "TopK",
     "TopP",
-    "search",
-    "steps",
+    "run_search",
+    "search_steps",
     "strategy_from",
 ]

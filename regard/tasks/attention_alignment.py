@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..alignment.links import Links, Symmetrization, symmetrize
-from ..decode.texts import word_of_token
+from ..decode.search.texts import word_of_token
 from ..look import AttentionView
 
 

@@ -16,7 +16,7 @@ from ..data.loading.loader import Loader
 from ..data.sources.captions import CaptionPairs, captioned_images, open_captioned
 from ..data.sources.pairs import split_references
 from ..decode import Filter, Suppress
-from ..decode.constraints import ConstraintTokenizer, parse_constraints
+from ..decode.search.constraints import ConstraintTokenizer, parse_constraints
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..look import AttentionView, Which

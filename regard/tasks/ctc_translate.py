@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..config.schema import NEUTRAL_SAMPLING
+from ..config.strategies import ParallelStrategy
 from ..data.datasets.pairs import PairDataset
-from ..decode import Hypothesis, parallel
-from ..decode.strategies import ParallelStrategy
+from ..decode import Hypothesis
+from ..decode.parallel import decoding as parallel
 from ..errors import UserError
 from ..families.protocols import SpellingModel, as_module
 from ..look import AttentionView, ViewAxis, Which, attention_sites, record_attention

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TypeVar
 
 from ..config.schema import NEUTRAL_SAMPLING, DecodeBase
-from ..decode.strategies import Beam, BestPath, DecodeStrategy, Greedy, ParallelStrategy, Sample
-from ..decode.token_rules import TokenRules
+from ..config.strategies import Beam, BestPath, DecodeStrategy, Greedy, ParallelStrategy, Sample
+from ..decode.search.token_rules import TokenRules
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from itertools import chain
 from ..config.run import changed_decode
 from ..config.schema import LanguageDecode
 from ..decode import DecodeStrategy, Ensemble, Generate, Hypothesis, TokenRules
-from ..decode.detokenizer import IncrementalDetokenizer
-from ..decode.stop_strings import cut_at_stop
-from ..decode.texts import added_text, without_incomplete
+from ..decode.search.detokenizer import IncrementalDetokenizer
+from ..decode.search.stop_strings import cut_at_stop
+from ..decode.search.texts import added_text, without_incomplete
 from ..errors import UserError
 from ..families.protocols import CausalModel, memory_layer
 from ..processors.text.tokenizers import Tokenizer, unknown_words

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ..decode import Hypothesis
-from ..decode.constraints import Constraints
+from ..decode.search.constraints import Constraints
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel
 from ..look import AttentionView, PatchSegment

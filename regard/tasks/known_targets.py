@@ -9,9 +9,9 @@ import torch
 from ..alignment.links import Links, Symmetrization
 from ..data.loading.sampler import sorted_batches
 from ..decode import Ensemble
-from ..decode.constraints import parse_constraints
-from ..decode.parallel import padded_source, target_logprobs
-from ..decode.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
+from ..decode.parallel.decoding import padded_source, target_logprobs
+from ..decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
+from ..decode.search.constraints import parse_constraints
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers

@@ -12,13 +12,13 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import LanguageDecode, Sides, TextData
+from ..config.strategies import strategy_from
 from ..data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.loading.loader import Loader
 from ..data.sources.documents import Documents, open_documents
 from ..data.tables.columns import PROMPT, ColumnRule
 from ..decode import Ensemble, Filter, Suppress, TokenRules
-from ..decode.constraints import ConstraintTokenizer
-from ..decode.strategies import strategy_from
+from ..decode.search.constraints import ConstraintTokenizer
 from ..errors import UserError
 from ..families.protocols import CausalModel, as_module
 from ..look import AttentionView, ViewAxis, Which, record_layers

@@ -18,7 +18,7 @@ from ..data.loading.loader import Loader
 from ..data.sources.manifest import open_manifests
 from ..data.sources.task_mixture import TaskMixture
 from ..decode import Hypothesis, Suppress
-from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
+from ..decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..errors import UserError
 from ..families.protocols import SpeechModel, as_module
 from ..look import AttentionView, ViewAxis, Which

@@ -14,7 +14,7 @@ from ..data.datasets.collate import Ids, pad_labels, pad_tokens
 from ..data.datasets.pairs import PairDataset
 from ..data.examples import Examples
 from ..data.rng import Draws
-from ..decode.texts import word_of_token
+from ..decode.search.texts import word_of_token
 from ..parts.inputs import Inputs
 from ..processors.text.tokenizers import Tokenizer
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from ..data.batch import Batch
 from ..data.datasets.collate import IGNORED
-from ..decode.copies import limit_fertilities, predict_copying
+from ..decode.parallel.copies import limit_fertilities, predict_copying
 from ..families.protocols import FertilityModel, InfillModel, Seq2SeqModel, SpellingModel
 from ..parts import Encoded, Inputs
 from ..parts.ctc import ctc_loss

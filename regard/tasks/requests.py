@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from ..decode.strategies import DecodeStrategy, ParallelStrategy
-from ..decode.token_rules import TokenRules
+from ..config.strategies import DecodeStrategy, ParallelStrategy
+from ..decode.search.token_rules import TokenRules
 from ..html import html_table
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..data.batch import Batch
 from ..data.datasets.collate import prompted_targets
 from ..decode import Ensemble
-from ..decode.ensemble import mean_logprobs
+from ..decode.engine.ensemble import mean_logprobs
 from ..families.protocols import Seq2SeqModel
 from ..parts import Encoded
 from ..processors.text.tokenizers import Tokenizer

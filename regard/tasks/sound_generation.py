@@ -11,7 +11,7 @@ from ..config.audio import TranscribeDecode
 from ..config.schema import DecodeBase
 from ..data.loading.sampler import sorted_batches
 from ..decode import Hypothesis
-from ..decode.joint_ctc import JointCTC
+from ..decode.engine.joint_ctc import JointCTC
 from ..errors import UserError
 from ..families.protocols import SpeechModel, TokenModel
 from ..parts import Encoded

@@ -14,9 +14,9 @@ from ..config.schema import Seq2SeqDecode
 from ..data.batch import Batch
 from ..data.datasets.collate import collate_pairs
 from ..decode import Ensemble, Generate, Hypothesis
-from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
-from ..decode.detokenizer import IncrementalDetokenizer
-from ..decode.texts import split_sentences, without_incomplete
+from ..decode.search.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
+from ..decode.search.detokenizer import IncrementalDetokenizer
+from ..decode.search.texts import split_sentences, without_incomplete
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..parts import Inputs

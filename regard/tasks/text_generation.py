@@ -7,9 +7,9 @@ import torch
 
 from ..config.run import Run, family_of
 from ..config.schema import DecodeBase
+from ..config.strategies import DecodeStrategy
 from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, Suppress, TokenRules, strategy_from
-from ..decode.constraints import ConstraintTokenizer
-from ..decode.strategies import DecodeStrategy
+from ..decode.search.constraints import ConstraintTokenizer
 from ..errors import UserError
 from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from .decode_settings import number_of_texts

@@ -12,13 +12,13 @@ from torch import nn
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
+from ..config.strategies import BestPath
 from ..data.datasets.sounds import EncodeTranscripts, PlainTranscripts, SoundDataset
 from ..data.examples import Examples
 from ..data.loading.loader import Loader
 from ..data.sources.sounds import open_sounds, transcribed_sounds
 from ..decode import Hypothesis, Suppress, strategy_from
-from ..decode.constraints import ConstraintTokenizer, parse_constraints
-from ..decode.strategies import BestPath
+from ..decode.search.constraints import ConstraintTokenizer, parse_constraints
 from ..errors import UserError
 from ..families.protocols import SpeechModel, as_module
 from ..look import AttentionView, Which

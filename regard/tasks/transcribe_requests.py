@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from ..decode.strategies import BestPath, DecodeStrategy
-from ..decode.token_rules import TokenRules
+from ..config.strategies import BestPath, DecodeStrategy
+from ..decode.search.token_rules import TokenRules
 from .requests import Request, Result
 
 

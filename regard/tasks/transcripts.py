@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ..decode import Hypothesis
-from ..decode.constraints import Constraints
+from ..decode.search.constraints import Constraints
 from ..processors.text.tokenizers import Tokenizer
 from .notices import Notice, missing_phrase
 from .transcribe_requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment

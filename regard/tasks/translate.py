@@ -10,15 +10,15 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
+from ..config.strategies import DecodeStrategy, ParallelStrategy
 from ..data.datasets.pairs import PairDataset
 from ..data.examples import Examples
 from ..data.loading.loader import Loader
 from ..data.sources.pairs import open_pairs, split_references
 from ..data.tables.columns import SOURCE, TARGET, Role
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
-from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
-from ..decode.strategies import DecodeStrategy, ParallelStrategy
-from ..decode.texts import split_sentences
+from ..decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
+from ..decode.search.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..families.spec import Output

@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ..config.schema import Seq2SeqDecode
+from ..config.strategies import DecodeStrategy, ParallelStrategy
 from ..decode import Hypothesis, TokenRules
-from ..decode.constraints import ConstraintRequest, Constraints
-from ..decode.strategies import DecodeStrategy, ParallelStrategy
-from ..decode.texts import word_alignment
+from ..decode.search.constraints import ConstraintRequest, Constraints
+from ..decode.search.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
 from .requests import CaptionRequest, MultitaskRequest, TranslateRequest, TranslateResult, Translation

@@ -11,9 +11,9 @@ from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run
 from ..data.datasets.sounds import EncodeTranscripts
 from ..data.examples import Examples
-from ..decode.constraints import ConstraintTokenizer
-from ..decode.encoded import EncodedSources
-from ..decode.timestamps import TimestampRules
+from ..decode.engine.encoded import EncodedSources
+from ..decode.search.constraints import ConstraintTokenizer
+from ..decode.search.timestamps import TimestampRules
 from ..errors import UserError
 from ..families.protocols import SpeechModel
 from ..look import AttentionView, Which

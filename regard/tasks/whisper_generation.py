@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..adapt.heads import remaining_heads
 from ..config.audio import TranscribeDecode
+from ..config.strategies import DecodeStrategy
 from ..decode import Generate, Generator, Greedy, Hypothesis, Sample
-from ..decode.encoded import EncodedSources, source_rows
-from ..decode.strategies import DecodeStrategy
-from ..decode.timestamps import TimestampRules
+from ..decode.engine.encoded import EncodedSources, source_rows
+from ..decode.search.timestamps import TimestampRules
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..parts import Encoded, Inputs

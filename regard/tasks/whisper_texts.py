@@ -6,7 +6,7 @@ import torch
 
 from ..config.audio import TranscribeDecode
 from ..decode import Greedy, Hypothesis
-from ..decode.encoded import source_rows
+from ..decode.engine.encoded import source_rows
 from ..errors import UserError
 from ..look import AttentionView, Which
 from ..parts import Encoded

@@ -17,7 +17,7 @@ from test_decode import Chain, everything, run
 import regard
 from regard.cli import main
 from regard.config.run import family_of
-from regard.decode import (  # fmt: skip
+from regard.decode import (
     Ensemble,
     Forbid,
     ForcedEnd,
@@ -28,15 +28,15 @@ from regard.decode import (  # fmt: skip
     Temperature,
     TopK,
     TopP,
-    search,
+    run_search,
 )
-from regard.decode.beam import BeamSearch
-from regard.decode.constrained_beam import required_phrases
-from regard.decode.cuda_graph import EagerStep
-from regard.decode.ensemble import CacheBundle
-from regard.decode.filters import NO_TOKEN, Filter, FirstToken, StepContext
-from regard.decode.sample import gumbel, sample_keys
-from regard.decode.texts import split_sentences, word_alignment, word_of_token
+from regard.decode.engine.cuda_graph import EagerStep
+from regard.decode.engine.ensemble import CacheBundle
+from regard.decode.search.beam import BeamSearch
+from regard.decode.search.constrained_beam import required_phrases
+from regard.decode.search.filters import NO_TOKEN, Filter, FirstToken, StepContext
+from regard.decode.search.sample import gumbel, sample_keys
+from regard.decode.search.texts import split_sentences, word_alignment, word_of_token
 from regard.errors import UserError
 from regard.families import transformer
 
@@ -285,7 +285,7 @@ def test_prefixes_equal_transformers_and_are_not_scored(models, beams, alpha):
     )  # fmt: skip
     never = (Forbid([[[60], [7, 8], [9, 9, 9]]], prompt[:, 1:]), ForcedEnd(0))
     settings = SearchSettings(0, beams, alpha, beams, "heuristic" if beams > 1 else "first", never)
-    found = search(ours, started(ours, source, valid), prompt, torch.full((10,), 20), settings)
+    found = run_search(ours, started(ours, source, valid), prompt, torch.full((10,), 20), settings)
     assert [each.tokens for best in found for each in best] == [
         [token for token in row[4:] if token not in (0, 60)] for row in out.sequences.tolist()
     ]
@@ -312,7 +312,7 @@ def test_ragged_prompts_equal_single_ones(models, rule):
             else None
         )
         settings = SearchSettings(0, 3, nbest=3, filters=(Suppress([60]),), required=phrases, sampling=draw)
-        return search(
+        return run_search(
             ours, started(ours, source, valid, rows), prompt, torch.full((len(rows),), 15), settings, prompt_valid
         )
 
@@ -333,7 +333,7 @@ def test_ensemble_is_the_mean_of_probabilities(models):
         {"beam": 4, "nbest": 4},
         {"sampling": SamplingSettings(sample_keys(list("abcdefghij"), 2, 1, CPU))},
     ):
-        found = search(both, started(both, source, valid), prompt, limits, SearchSettings(0, **how))
+        found = run_search(both, started(both, source, valid), prompt, limits, SearchSettings(0, **how))
         for row in range(0, 10, 3):
             for each in found[row]:
                 tokens = torch.tensor([60, *each.tokens, *([0] if each.ended else [])])[None]
@@ -344,9 +344,9 @@ def test_ensemble_is_the_mean_of_probabilities(models):
                     ]
                 chosen = ((p[0] + p[1]) / 2)[0].gather(1, tokens[0, 1:, None]).log().sum()
                 assert each.logprob == pytest.approx(chosen.item(), abs=1e-4)
-    alone = search(ours, started(ours, source, valid), prompt, limits, SearchSettings(0, 4, nbest=4))
+    alone = run_search(ours, started(ours, source, valid), prompt, limits, SearchSettings(0, 4, nbest=4))
     twice = Ensemble([ours, ours])
-    again = search(twice, started(twice, source, valid), prompt, limits, SearchSettings(0, 4, nbest=4))
+    again = run_search(twice, started(twice, source, valid), prompt, limits, SearchSettings(0, 4, nbest=4))
     assert [[each.tokens for each in best] for best in alone] == [[each.tokens for each in best] for best in again]
 
 
@@ -693,7 +693,7 @@ def test_one_token_prompt_as_a_step(name, how, monkeypatch):
             cache = model.start(inputs(source) if reads else None, rows, capacity)
             first = torch.arange(3, 3 + rows)[:, None]
             found.append(
-                [[(x.tokens, x.ended) for x in best] for best in search(model, cache, first, limits, settings)]
+                [[(x.tokens, x.ended) for x in best] for best in run_search(model, cache, first, limits, settings)]
             )
     assert found[0] == found[1] == found[2] == found[3]
     assert len({len(best[0][0]) for best in found[0]}) > 2 and len({str(best) for best in found[0]}) == rows

@@ -11,8 +11,8 @@ from prototypes.checks import loud
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis, JointCTC, SearchSettings, Suppress, search
-from regard.decode.strategies import DecodeStrategy
+from regard.config.strategies import DecodeStrategy
+from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis, JointCTC, SearchSettings, Suppress, run_search
 from regard.families import transformer
 from regard.parts import Encoded, Inputs
 from regard.parts.ctc import PrefixScorer, best_path, ctc_fits, ctc_loss, force_align
@@ -277,7 +277,7 @@ def test_joint_search_equals_exhaustive_search(weight, alpha):
     with torch.no_grad():
         cache = joint.start(batch(SOURCES), rows)
     prompt, limits = torch.full((rows, 1), START), torch.full((rows,), LIMIT)
-    found = search(joint, cache, prompt, limits, SearchSettings(END, length_penalty=alpha, **EXACT))
+    found = run_search(joint, cache, prompt, limits, SearchSettings(END, length_penalty=alpha, **EXACT))
     for row, best in zip(SOURCES, found, strict=True):
         check_equal(best, exhaustive(joint, row, alpha)[:7])
 

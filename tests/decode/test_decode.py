@@ -8,8 +8,8 @@ import transformers as hf
 from helpers.inputs import inputs
 from torch import Tensor, nn
 
-from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
-from regard.decode.pool import TIE, blocked_topk, first_best, top_candidates
+from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, run_search
+from regard.decode.search.pool import TIE, blocked_topk, first_best, top_candidates
 from regard.families import transformer
 from regard.formats.huggingface.marian import COMPUTED, from_huggingface, names
 from regard.formats.huggingface.weight_names import load_weights
@@ -52,7 +52,7 @@ class Chain:
 
 def run(chain: Chain, rows: list[int], limits: list[int], **settings) -> list:
     prompt = torch.ones(len(rows), 1, dtype=torch.long)
-    return search(chain, chain.start(rows), prompt, torch.tensor(limits), SearchSettings(END, **settings))
+    return run_search(chain, chain.start(rows), prompt, torch.tensor(limits), SearchSettings(END, **settings))
 
 
 def everything(chain: Chain, row: int, vocab: int, limit: int, alpha: float) -> dict[tuple[int, ...], float]:
@@ -100,9 +100,9 @@ def test_full_beam_beats_greedy_and_greedy_takes_the_best_token():
 
 def test_greedy_equals_a_beam_of_one():
     """GreedySearch finds what BeamSearch finds, for rows that end early, late, at the limit or not at all."""
-    from regard.decode.beam import BeamSearch
-    from regard.decode.greedy import GreedySearch
-    from regard.decode.search import build_search
+    from regard.decode.engine.closed_batch import build_search
+    from regard.decode.search.beam import BeamSearch
+    from regard.decode.search.greedy import GreedySearch
 
     chain, limits = Chain(40, 5, spread=1.5), [1 + i % 12 for i in range(40)]
     chain.table[8, :, :, 3] = chain.table[8, :, :, 1]  # ties
@@ -135,8 +135,8 @@ class EmptyCache:
 
 def test_search_releases_its_graph(monkeypatch):
     """A search returns its captured graph when it is over or has been closed."""
-    from regard.decode import cuda_graph
-    from regard.decode.search import steps
+    from regard.decode.engine import cuda_graph
+    from regard.decode.engine.closed_batch import search_steps
 
     released = []
     monkeypatch.setattr(cuda_graph.EagerStep, "release", lambda self: released.append(self))
@@ -144,7 +144,7 @@ def test_search_releases_its_graph(monkeypatch):
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=1, inner=32)).eval()
     source, prompt, limits = torch.randint(3, 31, (4, 5)), torch.ones(4, 1, dtype=torch.long), torch.full((4,), 6)
     with torch.no_grad():
-        search(
+        run_search(
             model,
             model.start(inputs(source), len(source)),
             prompt,
@@ -152,7 +152,7 @@ def test_search_releases_its_graph(monkeypatch):
             SearchSettings(2, 1, early_stopping="first"),
         )
         assert len(released) == 1
-        states = steps(
+        states = search_steps(
             model,
             model.start(inputs(source), len(source)),
             prompt,
@@ -271,7 +271,7 @@ def test_beams_equal_transformers(marian, beams, early, alpha):
     )
     with torch.no_grad():
         cache = ours.start(inputs(source, valid), len(source))
-    found = search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
+    found = run_search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
     texts = [[token for token in row[1:] if token not in (0, 60)] for row in out.sequences.tolist()]
     assert [each.tokens for best in found for each in best] == texts
     assert len({len(text) for text in texts}) > 1, "texts of one length would prove little"
@@ -286,7 +286,7 @@ def test_growing_and_preallocated_caches_agree(marian):
     with torch.no_grad():
         caches = [ours.start(inputs(source), len(source)), ours.start(inputs(source), len(source), 32)]
     prompt, limits = torch.full((4, 1), 60), torch.tensor([20, 12, 7, 30])
-    found = [search(ours, cache, prompt, limits, SearchSettings(0, 4, nbest=4)) for cache in caches]
+    found = [run_search(ours, cache, prompt, limits, SearchSettings(0, 4, nbest=4)) for cache in caches]
     assert [[each.tokens for each in best] for best in found[0]] == [
         [each.tokens for each in best] for best in found[1]
     ]
@@ -297,8 +297,8 @@ def test_growing_and_preallocated_caches_agree(marian):
 def test_steps_keep_tensor_addresses(stop):
     """From the second step of a shape on, all tensors of the state keep their addresses: CUDA graphs need it."""
     from regard.decode import SamplingSettings
-    from regard.decode.cuda_graph import TRANSIENT
-    from regard.decode.search import build_search
+    from regard.decode.engine.closed_batch import build_search
+    from regard.decode.engine.cuda_graph import TRANSIENT
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
@@ -339,8 +339,8 @@ def test_steps_keep_tensor_addresses(stop):
 def test_collected_state_has_every_tensor():
     """A later search copies every tensor of its state to the captured graph, for every rule."""
     from regard.decode import SamplingSettings
-    from regard.decode.cuda_graph import collect_state
-    from regard.decode.search import build_search
+    from regard.decode.engine.closed_batch import build_search
+    from regard.decode.engine.cuda_graph import collect_state
 
     for settings in (
         SearchSettings(2, 1, early_stopping="first"),
@@ -356,8 +356,8 @@ def test_collected_state_has_every_tensor():
 @torch.no_grad()
 def test_a_search_can_move_to_the_tensors_of_another():
     """The state of a search can be copied to the tensors of another with the same shapes, and the search continues."""
-    from regard.decode.cuda_graph import collect_state, copy_into, signature
-    from regard.decode.search import build_search
+    from regard.decode.engine.closed_batch import build_search
+    from regard.decode.engine.cuda_graph import collect_state, copy_into, signature
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import regard
 from regard.config.schema import TokenizerConfig
-from regard.decode.detokenizer import IncrementalDetokenizer
-from regard.decode.stop_strings import cut_at_stop
-from regard.decode.texts import added_text, without_incomplete
+from regard.decode.search.detokenizer import IncrementalDetokenizer
+from regard.decode.search.stop_strings import cut_at_stop
+from regard.decode.search.texts import added_text, without_incomplete
 from regard.processors.text.external import FolderTokenizer, MarianTokenizer, sentencepiece_processor
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 

@@ -8,9 +8,9 @@ import torch
 from helpers import small
 
 import regard
-from regard.decode import parallel
-from regard.decode.fixed_shapes import bucket
-from regard.decode.strategies import MaskPredict
+from regard.config.strategies import MaskPredict
+from regard.decode.engine.fixed_shapes import bucket
+from regard.decode.parallel import decoding as parallel
 from regard.families import cmlm, nat, nat_ctc, transformer
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]

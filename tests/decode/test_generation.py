@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from test_decode import END, Chain, run
 
 from regard.config import run as config
-from regard.decode import MinP, RepetitionPenalty, SearchSettings, StopStrings, TopP, search
-from regard.decode.detokenizer import IncrementalDetokenizer
-from regard.decode.filters import NO_TOKEN, StepContext
-from regard.decode.sample import SamplingSettings, sample_keys
-from regard.decode.stop_strings import cut_at_stop, possible_stop_length
-from regard.decode.texts import added_text
+from regard.decode import MinP, RepetitionPenalty, SearchSettings, StopStrings, TopP, run_search
+from regard.decode.search.detokenizer import IncrementalDetokenizer
+from regard.decode.search.filters import NO_TOKEN, StepContext
+from regard.decode.search.sample import SamplingSettings, sample_keys
+from regard.decode.search.stop_strings import cut_at_stop, possible_stop_length
+from regard.decode.search.texts import added_text
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 
 TEXTS = [
@@ -122,7 +122,7 @@ def test_a_row_ends_at_the_first_stop_string(kind):
             if kind in ("greedy", "sample"):  # the tokens do not depend on the stop strings
                 assert letters([before[place].tokens])[0].startswith(text)
                 assert there or before[place].tokens == each.tokens
-        alone = search(chain, chain.start([row]), torch.ones(1, 1, dtype=torch.long), torch.tensor([12]), SearchSettings(
+        alone = run_search(chain, chain.start([row]), torch.ones(1, 1, dtype=torch.long), torch.tensor([12]), SearchSettings(
             END, nbest=1 if kind != "sample" else 3, stop_strings=StopStrings(strings, letters, [[1]]),
             **how | ({"sampling": SamplingSettings(sample_keys([str(row)], 3, 5, torch.device("cpu")))} if kind == "sample" else {}),
         ))  # fmt: skip

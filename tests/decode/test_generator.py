@@ -22,8 +22,8 @@ from helpers.generation import (  # fmt: skip
 )
 from torch import nn
 
-from regard.decode import Beam, Generate, Generator, Greedy, Sample, SearchSettings, Suppress, search
-from regard.decode.constraints import Constraints
+from regard.decode import Beam, Generate, Generator, Greedy, Sample, SearchSettings, Suppress, run_search
+from regard.decode.search.constraints import Constraints
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
 
@@ -142,7 +142,7 @@ def test_closed_batches_equal_search(name):
         with torch.no_grad():
             cache = model.start(Inputs("tokens", table, valid) if sourced else None, 7, None)
         prompt = (torch.full((7, 1), START), None) if sourced else (table, valid)
-        found = search(model, cache, prompt[0], torch.full((7,), 12), settings, prompt[1])
+        found = run_search(model, cache, prompt[0], torch.full((7,), 12), settings, prompt[1])
         assert [handles[3 * i + kind].result() for i in order] == found
 
 
@@ -301,7 +301,7 @@ def test_a_request_is_canceled_while_another_thread_waits_for_it():
 
 
 def test_sources_of_any_modality_are_stacked():
-    from regard.decode.requests import stack_sources
+    from regard.decode.engine.requests import stack_sources
 
     frames = [Inputs("frames", torch.randn(1, n, 3)) for n in (4, 2)]
     both = stack_sources(frames, 3, torch.device("cpu"))

@@ -8,8 +8,8 @@ import torch
 from helpers import small
 
 import regard
-from regard.decode.parallel import target_logprobs
-from regard.decode.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
+from regard.decode.parallel.decoding import target_logprobs
+from regard.decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
 from regard.families import cnn, rnn, t5, transformer
 from regard.parts import Inputs
 

@@ -8,8 +8,8 @@ from test_generation import context
 
 from regard.config.decode import LanguageDecode, Seq2SeqDecode
 from regard.decode import Beam, Generate, Greedy, TokenRules
-from regard.decode.filters import NO_TOKEN, MinTokens, NoRepeatNgram, StepContext, SuppressAt
-from regard.decode.token_rules import token_table
+from regard.decode.search.filters import NO_TOKEN, MinTokens, NoRepeatNgram, StepContext, SuppressAt
+from regard.decode.search.token_rules import token_table
 
 START, END = generation.START, generation.END
 

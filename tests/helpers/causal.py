@@ -9,7 +9,7 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
-from regard.decode import SearchSettings, search
+from regard.decode import SearchSettings, run_search
 
 END = "<|endoftext|>"
 TEXTS = [
@@ -128,7 +128,7 @@ def ragged(rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
 def greedy(model: Any, rows: list[list[int]], steps: int, end: int, left: bool = False) -> list[list[int]]:
     tokens, real = ragged(rows, left)
     limits = torch.full((len(rows),), steps)
-    found = search(
+    found = run_search(
         model, model.start(None, len(rows)), tokens, limits, SearchSettings(end, beam=1, early_stopping="first"), real
     )
     return [best[0].tokens for best in found]

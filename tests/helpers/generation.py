@@ -24,7 +24,7 @@ from regard.decode import (
     Suppress,
     TokenRules,
 )
-from regard.decode.constraints import ConstraintTokenizer
+from regard.decode.search.constraints import ConstraintTokenizer
 from regard.families import cnn, gpt, lm, rnn, t5, transformer, xl
 from regard.parts import Cache, Encoded
 from regard.parts.inputs import Inputs

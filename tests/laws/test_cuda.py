@@ -16,7 +16,8 @@ import regard
 from regard.config.run import family_of
 from regard.data.batch import Batch
 from regard.data.datasets.collate import collate_pairs
-from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, fixed_shapes, search
+from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, run_search
+from regard.decode.engine import fixed_shapes
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.parts.inputs import Inputs
 from regard.processors.image.processor import ImageProcessor
@@ -119,7 +120,7 @@ def test_search_equals_cpu(family):
         found.append(
             [
                 [each.tokens for each in best]
-                for best in search(model, cache, prompt, limits, SearchSettings(2, 4, nbest=2))
+                for best in run_search(model, cache, prompt, limits, SearchSettings(2, 4, nbest=2))
             ]
         )
     assert found[0] == found[1]
@@ -151,7 +152,7 @@ def test_graphed_search_equals_eager(way, family):
         with torch.no_grad():
             cache = model.start(inputs(source.to(device)), len(source), capacity)
         prompt = torch.ones(rows, 1, dtype=torch.long, device=device)
-        best = search(model, cache, prompt, lengths.to(device), settings)
+        best = run_search(model, cache, prompt, lengths.to(device), settings)
         found.append([[(each.tokens, each.ended) for each in some] for some in best])
     assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
 
@@ -162,7 +163,7 @@ def test_graphed_joint_search_equals_cpu(way, weight, monkeypatch):
     """Decoder and CTC in one captured step; sources of different lengths; a second search with the same shapes."""
     from helpers.generation import END, START, build
 
-    from regard.decode import cuda_graph
+    from regard.decode.engine import cuda_graph
 
     models, settings = (build("joint"), build("joint").cuda()), replace(WAYS[way], filters=(Suppress([0, START]),))
     assert settings.end == END
@@ -177,7 +178,7 @@ def test_graphed_joint_search_equals_cpu(way, weight, monkeypatch):
             with torch.no_grad():
                 cache = joint.start(inputs(source.to(device), valid.to(device)), 12, capacity)
             prompt = torch.full((12, 1), START, device=device)
-            best = search(joint, cache, prompt, torch.full((12,), 30, device=device), settings)
+            best = run_search(joint, cache, prompt, torch.full((12,), 30, device=device), settings)
             found.append([[(each.tokens, each.ended) for each in some] for some in best])
         assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
     assert made
@@ -186,7 +187,7 @@ def test_graphed_joint_search_equals_cpu(way, weight, monkeypatch):
 @pytest.mark.parametrize("way", ["greedy", "exact", "samples"])
 def test_next_search_reuses_the_graph(way, monkeypatch):
     """The second search of the same shapes captures no graph, also after another prompt, and finds its own texts."""
-    from regard.decode import cuda_graph
+    from regard.decode.engine import cuda_graph
 
     model, twin, made = a_model().cuda(), a_model(), []
     how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.GraphedStep.capture
@@ -201,7 +202,7 @@ def test_next_search_reuses_the_graph(way, monkeypatch):
         prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
         with torch.no_grad():
             best, wanted = (
-                search(
+                run_search(
                     each,
                     each.start(inputs(source.to(place)), len(source), room),
                     prompt.to(place),
@@ -398,7 +399,8 @@ def test_an_open_batch_replays_its_step():
     """After two steps of the same rows the step of the model is replayed, also when rows join and leave."""
     from helpers.generation import START, build, generator
 
-    from regard.decode import Generate, cuda_graph
+    from regard.decode import Generate
+    from regard.decode.engine import cuda_graph
 
     model = build("gpt").cuda()
     model.head.bias.data[2] = -10.0
@@ -480,7 +482,7 @@ def test_whisper_equals_cpu(kind, tmp_path, monkeypatch):
     from helpers.whisper import write_multilingual
 
     import regard
-    from regard.decode import cuda_graph
+    from regard.decode.engine import cuda_graph
 
     write_multilingual(tmp_path)
     made, kept = [], cuda_graph.GraphedStep.capture

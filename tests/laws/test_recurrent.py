@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import regard
-from regard.decode import SearchSettings, search
+from regard.decode import SearchSettings, run_search
 from regard.families import cnn, rnn
 from regard.parts import Mask, Stack
 from regard.parts import recurrent as recurrent_part
@@ -297,9 +297,9 @@ def test_search_equals_uncached_search(family, how):
     source, valid = torch.randint(47, (6, 8)), ragged([8, 3, 5, 6, 2, 7])
     prompt, limits = torch.ones(6, 1, dtype=torch.long), torch.tensor([12, 5, 9, 14, 3, 8])
     plain = Uncached(model, source, valid)
-    wanted = search(plain, plain, prompt, limits, SearchSettings(2, **how))
+    wanted = run_search(plain, plain, prompt, limits, SearchSettings(2, **how))
     for capacity in (None, 24):
-        found = search(
+        found = run_search(
             model, model.start(inputs(source, valid), len(source), capacity), prompt, limits, SearchSettings(2, **how)
         )
         assert [[each.tokens for each in some] for some in found] == [[each.tokens for each in some] for some in wanted]

@@ -7,7 +7,7 @@ from helpers.inputs import inputs
 from test_tune_laws import METHODS, tuned_model, tuned_subject
 
 from regard.adapt import tune
-from regard.decode import SearchSettings, search
+from regard.decode import SearchSettings, run_search
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CASE = ("gpt", "gpt2")
@@ -16,7 +16,7 @@ CASE = ("gpt", "gpt2")
 def generate(model, device: str) -> list[list[int]]:
     prompt = torch.tensor([[5, 9, 11], [7, 30, 6]], device=device)
     limits = torch.full((2,), 12, device=device)
-    found = search(
+    found = run_search(
         model, model.start(None, 2, 16), prompt, limits, SearchSettings(end=3, beam=1, early_stopping="first")
     )
     return [best[0].tokens for best in found]

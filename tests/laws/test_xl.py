@@ -7,7 +7,7 @@ import torch
 from helpers.inputs import inputs
 from torch import Tensor
 
-from regard.decode import SearchSettings, search
+from regard.decode import SearchSettings, run_search
 from regard.families import xl
 from regard.look import record_attention
 
@@ -164,11 +164,12 @@ def test_generation_beyond_the_memory_is_batch_invariant():
     for beam in (1, 3):
         settings = SearchSettings(end=52, beam=beam, early_stopping="heuristic")
         alone = [
-            search(model, model.start(None, 1), torch.tensor([row]), torch.tensor([25]), settings)[0][0] for row in rows
+            run_search(model, model.start(None, 1), torch.tensor([row]), torch.tensor([25]), settings)[0][0]
+            for row in rows
         ]
         tokens = torch.tensor([row + [0] * (20 - len(row)) for row in rows])
         valid = torch.arange(20) < torch.tensor([[len(row)] for row in rows])
-        hypotheses = search(model, model.start(None, 3), tokens, torch.tensor([25] * 3), settings, valid)
+        hypotheses = run_search(model, model.start(None, 3), tokens, torch.tensor([25] * 3), settings, valid)
         assert [best[0].tokens for best in hypotheses] == [each.tokens for each in alone]
         assert all(
             best[0].score == pytest.approx(each.score, abs=1e-4) for best, each in zip(hypotheses, alone, strict=True)

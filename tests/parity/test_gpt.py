@@ -12,7 +12,7 @@ from helpers.parity import ROWS, same_causal
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.decode.texts import without_incomplete
+from regard.decode.search.texts import without_incomplete
 from regard.errors import UserError
 from regard.families import gpt
 from regard.files import read_json

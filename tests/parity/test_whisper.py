@@ -15,7 +15,7 @@ from prototypes.checks import close
 from torch import Tensor
 
 from regard.decode import Beam, Generator, Greedy
-from regard.decode.requests import Generate
+from regard.decode.engine.requests import Generate
 from regard.errors import UserError
 from regard.families import whisper as family
 from regard.formats.huggingface import whisper

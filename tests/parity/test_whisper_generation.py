@@ -18,9 +18,9 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 import regard
 from regard.config.audio import TranscribeDecode
 from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis
-from regard.decode.encoded import source_rows
-from regard.decode.filters import StepContext
-from regard.decode.timestamps import TimestampRules
+from regard.decode.engine.encoded import source_rows
+from regard.decode.search.filters import StepContext
+from regard.decode.search.timestamps import TimestampRules
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
 from regard.tasks import whisper_generation

@@ -17,9 +17,9 @@ from PIL import Image
 
 import regard
 from regard.cli import main
+from regard.config.strategies import Beam, Greedy
 from regard.data.sources.data_files import evaluation_sides
 from regard.decode import Hypothesis
-from regard.decode.strategies import Beam, Greedy
 from regard.errors import UserError
 from regard.metrics.captions import cider
 from regard.parts import Inputs

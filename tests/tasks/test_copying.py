@@ -11,7 +11,7 @@ from helpers import small
 import regard
 from regard.alignment.fertility import fertilities
 from regard.config.run import resolve
-from regard.decode.copies import EvenCopying
+from regard.decode.parallel.copies import EvenCopying
 from regard.errors import UserError
 from regard.parts.fertility import even_fertilities
 from regard.parts.length import LengthHead

@@ -11,7 +11,7 @@ from helpers import small
 
 import regard
 from regard.config.run import resolve
-from regard.decode import parallel
+from regard.decode.parallel import decoding as parallel
 from regard.errors import UserError
 from regard.parts.ctc import LOG_FLOOR
 from regard.tasks import prepare

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import regard
 from regard.config.run import change_settings, resolve
 from regard.data.datasets.corpus import Corpus, evaluation_windows
-from regard.decode.texts import without_incomplete
+from regard.decode.search.texts import without_incomplete
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.tasks.language import LanguageJob, LanguagePredictor, data_split, prepare

@@ -12,9 +12,9 @@ from helpers import small
 import regard
 from regard import api
 from regard.alignment.fertility import choose_by_links, fertilities
-from regard.decode import parallel
-from regard.decode.copies import TokenCopying, likeliest_lengths, limit_fertilities
-from regard.decode.strategies import Argmax, Average, MaskPredict, NoisyParallel
+from regard.config.strategies import Argmax, Average, MaskPredict, NoisyParallel
+from regard.decode.parallel import decoding as parallel
+from regard.decode.parallel.copies import TokenCopying, likeliest_lengths, limit_fertilities
 from regard.errors import UserError
 from regard.parts import Encoded, Inputs
 from regard.parts.fertility import best_fertilities, copy_tokens

@@ -11,7 +11,7 @@ from helpers import small
 import regard
 from regard.config.run import resolve
 from regard.data.datasets.collate import pad_tokens
-from regard.decode.copies import TokenCopying, limit_fertilities
+from regard.decode.parallel.copies import TokenCopying, limit_fertilities
 from regard.errors import UserError
 from regard.parts import Inputs
 from regard.tasks import prepare

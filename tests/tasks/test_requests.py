@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 import regard
 from regard.config.schema import NEUTRAL_SAMPLING
+from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
-from regard.decode.strategies import Beam, Greedy, Sample
 from regard.errors import UserError
 from regard.tasks import TASKS, task_module
 from regard.tasks import requests as types

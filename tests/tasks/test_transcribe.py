@@ -15,7 +15,7 @@ import torch
 
 import regard
 from regard.config.run import change_settings
-from regard.decode.strategies import Beam, BestPath, Greedy, Sample
+from regard.config.strategies import Beam, BestPath, Greedy, Sample
 from regard.errors import UserError
 from regard.parts.ctc import best_path, force_align
 from regard.processors.sound.read import Sound

@@ -21,7 +21,7 @@ from regard.config.audio import SoundData
 from regard.config.run import Run
 from regard.config.schema import TokenizerConfig
 from regard.decode import Hypothesis
-from regard.decode.filters import StepContext
+from regard.decode.search.filters import StepContext
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
 from regard.processors.sound.filterbank import FilterbankProcessor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from ...decode import SearchSettings, search
+from ...decode import SearchSettings, run_search
 from ...families import gpt
 from ...files import read_json
 from ...parts import Inputs
@@ -54,7 +54,7 @@ class CausalSample:
         tokens, valid = self.batch()
         limits = torch.full((len(tokens),), STEPS)
         settings = SearchSettings(self.tokenizer.end, beam=1, early_stopping="first")
-        hypotheses = search(model, model.start(None, len(tokens)), tokens, limits, settings, valid)
+        hypotheses = run_search(model, model.start(None, len(tokens)), tokens, limits, settings, valid)
         return self.token_texts([best[0].tokens for best in hypotheses])
 
     def token_texts(self, rows: list[list[int]]) -> list[str]:

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..families.protocols import SpeechModel, as_module
-from ..parts import Encoded, Inputs
+from ...families.protocols import SpeechModel, as_module
+from ...parts import Encoded, Inputs
 
 
 class EncodedSources(nn.Module):

@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from .beam import SearchCache, SearchState
+from ..search.beam import SearchCache, SearchState
 
 GraphKey = tuple[object, ...]  # what must agree for a search to use a graph
-CHECK_EVERY = 4  # steps between two checks of `search` for finished rows
+CHECK_EVERY = 4  # steps between two checks of `run_search` for finished rows
 
 
 class StepModel(Protocol):

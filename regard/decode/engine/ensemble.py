@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..parts import Inputs
-from .beam import OpenCache
+from ...parts import Inputs
+from ..search.beam import OpenCache
 
 
 class CacheBundle:

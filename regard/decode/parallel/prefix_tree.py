@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..families.protocols import Seq2SeqModel
-from ..parts import Attention, SequenceMixer
-from ..parts.inputs import Inputs
-from ..parts.masks import DENSE
-from .parallel import source_inputs
+from ...families.protocols import Seq2SeqModel
+from ...parts import Attention, SequenceMixer
+from ...parts.inputs import Inputs
+from ...parts.masks import DENSE
+from .decoding import source_inputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..families.protocols import FertilityModel
-from ..parts import Encoded
-from ..parts.fertility import best_fertilities, even_fertilities
-from .pool import TIE, first_best
-from .sample import gumbel
+from ...families.protocols import FertilityModel
+from ...parts import Encoded
+from ...parts.fertility import best_fertilities, even_fertilities
+from ..search.pool import TIE, first_best
+from ..search.sample import gumbel
 
 
 def likeliest(scores: Tensor) -> Tensor:

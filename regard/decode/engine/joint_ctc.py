@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..families.protocols import SpeechModel, as_module
-from ..parts import Inputs
-from ..parts.cache.base import put_rows, select_rows
-from ..parts.ctc import PrefixScorer
-from .beam import OpenCache, update_in_place
+from ...families.protocols import SpeechModel, as_module
+from ...parts import Inputs
+from ...parts.cache.base import put_rows, select_rows
+from ...parts.ctc import PrefixScorer
+from ..search.beam import OpenCache, update_in_place
 from .ensemble import CacheBundle
 
 

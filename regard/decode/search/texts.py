@@ -5,7 +5,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from os.path import commonprefix
 
-from ..processors.text.tokenizers import Tokenizer
+from ...processors.text.tokenizers import Tokenizer
 
 # Abbreviations in English and German: the dot behind them seldom ends a sentence.
 ABBREVIATION = re.compile(

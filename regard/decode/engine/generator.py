@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.loading.sampler import sorted_batches
-from ..errors import UserError
-from ..families.protocols import TokenModel
-from ..progress import track
-from .beam import Hypothesis, OpenCache
-from .constraints import Constraints, ConstraintTokenizer
+from ...data.loading.sampler import sorted_batches
+from ...errors import UserError
+from ...families.protocols import TokenModel
+from ...progress import track
+from ..search.beam import Hypothesis, OpenCache
+from ..search.constraints import Constraints, ConstraintTokenizer
+from ..search.filters import Filter
+from ..search.texts import added_text
+from .closed_batch import run_search
 from .fair_lock import FairLock
-from .filters import Filter
 from .open_batch import OpenBatch
 from .prefill import Prefill
 from .requests import Finish, Generate, SettingsBuilder, pad_prompts
-from .search import search
-from .texts import added_text
 
 
 class Handle:
@@ -250,7 +250,7 @@ class Generator:
         with torch.no_grad():
             cache = self._prefill.growing_or_fixed(requests, max(limits))
         prompt, valid = pad_prompts([each.prompt for each in requests], device)
-        found = search(self._model, cache, prompt, torch.tensor(limits, device=device), settings, valid)
+        found = run_search(self._model, cache, prompt, torch.tensor(limits, device=device), settings, valid)
         for handle, best in zip(handles, found, strict=True):
             handle.complete(best)
 

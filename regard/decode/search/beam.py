@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
+from ...config.strategies import EarlyStopping
 from .filters import Filter, StepContext
 from .pool import HypothesisPool, top_candidates
-from .strategies import EarlyStopping
 
 if TYPE_CHECKING:
     from .constrained_beam import RequiredPhrases

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..families.protocols import TokenModel
-from .beam import SHAPE_MULTIPLE, OpenCache
+from ...families.protocols import TokenModel
+from ..search.beam import SHAPE_MULTIPLE, OpenCache
+from .closed_batch import last_logits
 from .requests import Generate, pad_prompts, stack_sources
-from .search import last_logits
 
 
 class Prefill:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..families.protocols import TokenModel
-from .beam import BeamSearch, OpenCache, SearchState
+from ...families.protocols import TokenModel
+from ..search.beam import BeamSearch, OpenCache, SearchState
+from .closed_batch import build_search
 from .cuda_graph import BatchStep
 from .requests import SettingsBuilder
-from .search import build_search
 
 if TYPE_CHECKING:
     from .generator import Handle

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..processors.text.tokenizers import Tokenizer
+from ...errors import UserError
+from ...processors.text.tokenizers import Tokenizer
 from .constrained_beam import Phrase, RequiredPhrases, required_phrases
 from .filters import NO_TOKEN, Filter, FirstToken, Forbid
 

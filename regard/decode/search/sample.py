@@ -6,9 +6,9 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from ...config.strategies import Sample
 from .beam import Hypothesis, SearchCache, SearchSettings, SearchState, extend
 from .filters import Filter, MinP, StepContext, Temperature, TopK, TopP
-from .strategies import Sample
 
 
 @dataclass(frozen=True)

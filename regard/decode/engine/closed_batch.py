@@ -6,14 +6,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .beam import BeamSearch, Hypothesis, SearchCache, SearchSettings, SearchState
-from .constrained_beam import ConstrainedBeamSearch
+from ..search.beam import BeamSearch, Hypothesis, SearchCache, SearchSettings, SearchState
+from ..search.constrained_beam import ConstrainedBeamSearch
+from ..search.greedy import GreedySearch
+from ..search.sample import SampleSearch
 from .cuda_graph import CHECK_EVERY, EagerStep, GraphedStep, StepModel
-from .greedy import GreedySearch
-from .sample import SampleSearch
 
 
-def search(
+def run_search(
     model: StepModel,
     cache: SearchCache,
     prompt: Tensor,
@@ -27,12 +27,12 @@ def search(
     the prompt; the search adds room for its beams up to the longest limit. On a GPU the step is then captured once and
     replayed.
     """
-    states = steps(model, cache, prompt, limits, settings, valid, CHECK_EVERY)
+    states = search_steps(model, cache, prompt, limits, settings, valid, CHECK_EVERY)
     return next(state.results() for state in states if state.finished)
 
 
 @torch.no_grad()
-def steps(
+def search_steps(
     model: StepModel,
     cache: SearchCache,
     prompt: Tensor,
@@ -41,7 +41,7 @@ def steps(
     valid: Tensor | None = None,
     check_every: int = 1,
 ) -> Iterator[SearchState]:
-    """`search` step by step: yields the same state each time, one token further.
+    """`run_search` step by step: yields the same state each time, one token further.
 
     On a GPU it checks only every `check_every` steps whether all rows have finished, for a check makes the host wait.
     """

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, SpellingModel, as_module
-from ..parts import Encoded
-from ..parts.fertility import copy_tokens
-from ..parts.inputs import Inputs
-from .beam import Hypothesis
+from ...config.strategies import MaskPredict
+from ...families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, SpellingModel, as_module
+from ...parts import Encoded
+from ...parts.fertility import copy_tokens
+from ...parts.inputs import Inputs
+from ..engine.fixed_shapes import FixedCalls, Tensors, bucket
+from ..search.beam import Hypothesis
 from .copies import likeliest, likeliest_lengths, limit_fertilities, predict_copying
-from .fixed_shapes import FixedCalls, Tensors, bucket
-from .strategies import MaskPredict
 
 
 class Written(NamedTuple):

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ..parts.inputs import Inputs
-from .beam import SearchSettings
-from .constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
-from .filters import Filter, RepetitionPenalty
-from .sample import SamplingSettings, sample_keys, sampling_filters
-from .stop_strings import StopStrings
-from .strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample
-from .token_rules import RuleRows, TokenRules, token_table
+from ...config.strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample
+from ...parts.inputs import Inputs
+from ..search.beam import SearchSettings
+from ..search.constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
+from ..search.filters import Filter, RepetitionPenalty
+from ..search.sample import SamplingSettings, sample_keys, sampling_filters
+from ..search.stop_strings import StopStrings
+from ..search.token_rules import RuleRows, TokenRules, token_table
 
 Finish: TypeAlias = Literal["end", "stop", "length", "context", "canceled"]
 PAD = 0  # fills up shorter rows; nothing reads it
