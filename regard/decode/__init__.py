@@ -1,6 +1,7 @@
 """Decoding: beam search, greedy search and sampling for every model that has `start` and `step`."""
 
 from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, strategy_from
+from ..config.token_rules import TokenRules
 from .engine.closed_batch import run_search, search_steps
 from .engine.cuda_graph import StepModel
 from .engine.ensemble import Ensemble
@@ -24,7 +25,6 @@ from .search.filters import (
 )
 from .search.sample import SamplingSettings
 from .search.stop_strings import StopStrings
-from .search.token_rules import TokenRules
 
 __all__ = [
     "Beam",

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from ..config.schema import NEUTRAL_SAMPLING, DecodeBase
 from ..config.strategies import Beam, BestPath, DecodeStrategy, Greedy, ParallelStrategy, Sample
-from ..decode.search.token_rules import TokenRules
+from ..config.token_rules import TokenRules
 
 T = TypeVar("T")
 

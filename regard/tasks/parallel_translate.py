@@ -13,6 +13,7 @@ from ..config.decode import TranslateDecode
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ..config.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
+from ..config.token_rules import TokenRules
 from ..data.datasets.collate import pad_tokens
 from ..data.datasets.pairs import PairDataset
 from ..data.loading.sampler import sorted_batches
@@ -21,7 +22,6 @@ from ..decode.parallel import decoding as parallel
 from ..decode.parallel.copies import likeliest, predict_copying
 from ..decode.search.constraints import ConstraintRequest, Constraints
 from ..decode.search.sample import sample_keys
-from ..decode.search.token_rules import TokenRules
 from ..errors import UserError
 from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
 from ..look import ViewAxis

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from ..config.strategies import BestPath, DecodeStrategy
-from ..decode.search.token_rules import TokenRules
+from ..config.token_rules import TokenRules
 from .requests import Request, Result
 
 

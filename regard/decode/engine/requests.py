@@ -11,13 +11,14 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from ...config.strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample
+from ...config.token_rules import TokenRules
 from ...parts.inputs import Inputs
 from ..search.beam import SearchSettings
 from ..search.constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
 from ..search.filters import Filter, RepetitionPenalty
 from ..search.sample import SamplingSettings, sample_keys, sampling_filters
 from ..search.stop_strings import StopStrings
-from ..search.token_rules import RuleRows, TokenRules, token_table
+from ..search.token_rules import RuleRows, last_filters, rule_filters, token_table
 
 Finish: TypeAlias = Literal["end", "stop", "length", "context", "canceled"]
 PAD = 0  # fills up shorter rows; nothing reads it
@@ -111,7 +112,7 @@ class SettingsBuilder:
             strategy.length_penalty,
             nbest,
             early,
-            (penalty if searches else ()) + filters + rules + first.filters + self.filters + first.rules.last_filters(),
+            (penalty if searches else ()) + filters + rules + first.filters + self.filters + last_filters(first.rules),
             sampling,
             required,
             () if searches else penalty,
@@ -150,7 +151,7 @@ class SettingsBuilder:
         if first.rules.encoder_no_repeat_ngram_size:
             rows = [each.source.values[0].tolist() for each in requests if each.source is not None]
             source = token_table(rows, device, left=False)
-        return penalty, first.rules.filters(ends, RuleRows(prompt, source, least))
+        return penalty, rule_filters(first.rules, ends, RuleRows(prompt, source, least))
 
     def _stop_strings(self, requests: Sequence[Generate]) -> StopStrings | None:
         if not requests[0].stop:
