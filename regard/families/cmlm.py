@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
-from ..parts.length import LengthHead
+from ..parts.parallel.length import LengthHead
 from .spec import TOKENS, ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]

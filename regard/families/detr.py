@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import AddedTerms, Cross, Detections, GridPositions, Inputs, Layer, Mask, Residual, Stack, slots
-from ..parts.anchors import AnchorQueries, BoxHead, FeatureMap, NoisedBoxes, centers_of, sinusoids
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
-from ..parts.patches import random_images
-from ..parts.resnet import ResNet
+from ..parts.media.anchors import AnchorQueries, BoxHead, FeatureMap, NoisedBoxes, centers_of, sinusoids
+from ..parts.media.patches import random_images
+from ..parts.media.resnet import ResNet
 from .spec import ModelSpec
 
 BackboneNorm = Annotated[slots.Group | slots.Frozen, Field(discriminator="kind")]

@@ -30,7 +30,7 @@ from ..parts import (
     slots,
 )
 from ..parts.init import glorot, initialize, normal, ones, zeros
-from ..parts.length import LengthHead
+from ..parts.parallel.length import LengthHead
 from .spec import TOKENS, ModelSpec
 
 AttentionSlot = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
-from ..parts.frames import FrameConvolutions
 from ..parts.init import fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
-from ..parts.patches import PatchEmbedding, SinusoidGrid, check_stem, random_images
+from ..parts.media.frames import FrameConvolutions
+from ..parts.media.patches import PatchEmbedding, SinusoidGrid, check_stem, random_images
 from ..parts.positions import SinusoidPositions
 from .spec import ModelSpec
 

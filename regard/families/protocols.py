@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..config.schema import Base
 from ..parts import Cache, Detections, Encoded, Inputs
-from ..parts.anchors import NoisedBoxes
 from ..parts.inputs import Modality
+from ..parts.media.anchors import NoisedBoxes
 from .spec import ModelSpec
 
 C = TypeVar("C")

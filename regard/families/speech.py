@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
-from ..parts.attention_2d import Attention2D
-from ..parts.frames import FrameConvolutions
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
+from ..parts.media.attention_2d import Attention2D
+from ..parts.media.frames import FrameConvolutions
 from ..parts.positions import SinusoidPositions
 from .spec import ModelSpec
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
-from ..parts.frames import FrameConvolutions
 from ..parts.inputs import Modality
-from ..parts.patches import LearnedGrid, PatchEmbedding, check_stem, random_images
+from ..parts.media.frames import FrameConvolutions
+from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_stem, random_images
 from ..parts.pooling import pool
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]

@@ -14,7 +14,7 @@ from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
-from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images
+from ..parts.media.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images
 from ..parts.pooling import pool
 from .spec import ModelSpec
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..errors import UserError
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
-from ..parts.frames import TimeConvolutions
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
+from ..parts.media.frames import TimeConvolutions
 from .spec import ModelSpec
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import nn
 
-from . import efficient, feed, kernels, ngrams, positions, resnet
+from . import efficient, feed, kernels, ngrams, positions
 from .attention import Attention, uneven_heads_message
 from .feed import Activation
+from .media import resnet
 from .mixer import SequenceMixer
 
 Slot = TypeVar("Slot")

@@ -16,8 +16,8 @@ from ..decode.parallel import decoding as parallel
 from ..errors import UserError
 from ..families.protocols import SpellingModel, as_module
 from ..look import AttentionView, ViewAxis, Which, attention_sites, record_attention
-from ..parts.ctc import LEAST, LOG_FLOOR, PrefixScorer, force_align
 from ..parts.inputs import Inputs
+from ..parts.parallel.ctc import LEAST, LOG_FLOOR, PrefixScorer, force_align
 from ..training.objective import Objective
 from .parallel_data import SpelledDataset
 from .parallel_objectives import SpelledObjective

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from ..data.datasets.collate import IGNORED
 from ..parts import Detections
-from ..parts.anchors import NoisedBoxes
+from ..parts.media.anchors import NoisedBoxes
 from .detection_loss import TrueObjects, box_loss
 
 BOX_NOISE = 0.4  # centers move by up to this share of half the size, sizes change by up to this share

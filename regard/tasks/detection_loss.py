@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..parts import Detections
-from ..parts.boxes import corners, match, overlap
+from ..parts.media.boxes import corners, match, overlap
 
 NO_OBJECT, BOX, OVERLAP = 0.1, 5.0, 2.0  # weights of the class "no object", of L1 and of GIoU
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..parts import Detections
-from ..parts.boxes import corners
+from ..parts.media.boxes import corners
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from ..data.datasets.collate import IGNORED
 from ..errors import UserError
 from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel, SpeechModel
 from ..parts import Cache, Encoded
-from ..parts.ctc import ctc_loss
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
+from ..parts.parallel.ctc import ctc_loss
 from ..training.objective import LossSum, Objective, StepObjective
 
 

@@ -12,9 +12,9 @@ from ..data.datasets.collate import IGNORED
 from ..decode.parallel.copies import limit_fertilities, predict_copying
 from ..families.protocols import FertilityModel, InfillModel, Seq2SeqModel, SpellingModel
 from ..parts import Encoded, Inputs
-from ..parts.ctc import ctc_loss
-from ..parts.fertility import copy_tokens
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
+from ..parts.parallel.ctc import ctc_loss
+from ..parts.parallel.fertility import copy_tokens
 from ..training.objective import LossSum, Objective
 
 HIDDEN = -1e4  # logits of tokens that are never written; finite, so that 0 · log 0 is 0

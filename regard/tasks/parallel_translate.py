@@ -26,8 +26,8 @@ from ..errors import UserError
 from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
 from ..look import ViewAxis
 from ..parts import Encoded
-from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
+from ..parts.parallel.fertility import copy_tokens
 from ..training.objective import Objective
 from .base import vocabulary
 from .finite import require_finite

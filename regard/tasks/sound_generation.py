@@ -15,7 +15,7 @@ from ..decode.engine.joint_ctc import JointCTC
 from ..errors import UserError
 from ..families.protocols import SpeechModel, TokenModel
 from ..parts import Encoded
-from ..parts.ctc import best_path
+from ..parts.parallel.ctc import best_path
 from ..processors.base import Array
 from ..processors.sound.frames import SoundFrames
 from ..processors.sound.read import RawSound, sound_info, sound_name, stream_sound

@@ -10,7 +10,7 @@ from ..errors import UserError
 from ..families.protocols import SpeechModel
 from ..look import AttentionView, ViewAxis, Which
 from ..parts import Encoded
-from ..parts.ctc import force_align
+from ..parts.parallel.ctc import force_align
 from ..processors.base import Array
 from ..processors.sound.frames import SoundFrames
 from ..processors.text.tokenizers import Tokenizer

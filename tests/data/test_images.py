@@ -22,7 +22,7 @@ from regard.data.rng import Draws
 from regard.data.sources.data_files import as_sides
 from regard.data.sources.images import InMemoryImages, labeled_images, read_idx
 from regard.errors import UserError
-from regard.parts.patches import PatchEmbedding
+from regard.parts.media.patches import PatchEmbedding
 from regard.processors.fields import Fields
 from regard.processors.image.augment import NAMES, OPERATIONS, erase, rand_augment, resize
 from regard.processors.image.processor import RESAMPLING, ImageProcessor, open_image

@@ -15,7 +15,7 @@ from regard.config.strategies import DecodeStrategy
 from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis, JointCTC, SearchSettings, Suppress, run_search
 from regard.families import transformer
 from regard.parts import Encoded, Inputs
-from regard.parts.ctc import PrefixScorer, best_path, ctc_fits, ctc_loss, force_align
+from regard.parts.parallel.ctc import PrefixScorer, best_path, ctc_fits, ctc_loss, force_align
 
 BLANK, START, END = 0, 1, 2
 VOCAB = 6  # labels 3, 4, 5

@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.parts.attention_2d import Attention2D
+from regard.parts.media.attention_2d import Attention2D
 
 
 def plain_map(module: Attention2D, x: torch.Tensor) -> torch.Tensor:

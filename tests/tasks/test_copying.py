@@ -13,8 +13,8 @@ from regard.alignment.fertility import fertilities
 from regard.config.run import resolve
 from regard.decode.parallel.copies import EvenCopying
 from regard.errors import UserError
-from regard.parts.fertility import even_fertilities
-from regard.parts.length import LengthHead
+from regard.parts.parallel.fertility import even_fertilities
+from regard.parts.parallel.length import LengthHead
 from regard.tasks import prepare
 from regard.tasks.parallel_objectives import FertilityObjective
 

@@ -13,7 +13,7 @@ import regard
 from regard.config.run import resolve
 from regard.decode.parallel import decoding as parallel
 from regard.errors import UserError
-from regard.parts.ctc import LOG_FLOOR
+from regard.parts.parallel.ctc import LOG_FLOOR
 from regard.tasks import prepare
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]

@@ -15,7 +15,7 @@ from PIL import Image
 import regard
 from regard.cli import main
 from regard.errors import UserError
-from regard.parts.patches import LearnedGrid
+from regard.parts.media.patches import LearnedGrid
 from regard.synthetic import digits
 from regard.training import curves
 

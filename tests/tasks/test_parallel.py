@@ -17,7 +17,7 @@ from regard.decode.parallel import decoding as parallel
 from regard.decode.parallel.copies import TokenCopying, likeliest_lengths, limit_fertilities
 from regard.errors import UserError
 from regard.parts import Encoded, Inputs
-from regard.parts.fertility import best_fertilities, copy_tokens
+from regard.parts.parallel.fertility import best_fertilities, copy_tokens
 from regard.tasks.parallel_data import FertilityDataset, InfillDataset
 from regard.tasks.requests import TranslateRequest
 

@@ -17,7 +17,7 @@ import regard
 from regard.config.run import change_settings
 from regard.config.strategies import Beam, BestPath, Greedy, Sample
 from regard.errors import UserError
-from regard.parts.ctc import best_path, force_align
+from regard.parts.parallel.ctc import best_path, force_align
 from regard.processors.sound.read import Sound
 from regard.synthetic import morse
 from regard.tasks.transcribe import TranscribePredictor

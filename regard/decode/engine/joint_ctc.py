@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...families.protocols import SpeechModel, as_module
 from ...parts import Inputs
 from ...parts.cache.base import put_rows, select_rows
-from ...parts.ctc import PrefixScorer
+from ...parts.parallel.ctc import PrefixScorer
 from ..search.beam import OpenCache, update_in_place
 from .ensemble import CacheBundle
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...families.protocols import FertilityModel
 from ...parts import Encoded
-from ...parts.fertility import best_fertilities, even_fertilities
+from ...parts.parallel.fertility import best_fertilities, even_fertilities
 from ..search.pool import TIE, first_best
 from ..search.sample import gumbel
 

@@ -14,8 +14,8 @@ from torch.nn.functional import pad
 from ...config.strategies import MaskPredict
 from ...families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, SpellingModel, as_module
 from ...parts import Encoded
-from ...parts.fertility import copy_tokens
 from ...parts.inputs import Inputs
+from ...parts.parallel.fertility import copy_tokens
 from ..engine.fixed_shapes import FixedCalls, Tensors, bucket
 from ..search.beam import Hypothesis
 from .copies import likeliest, likeliest_lengths, limit_fertilities, predict_copying

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .inputs import Inputs
-from .positions import GridPositions
+from ..inputs import Inputs
+from ..positions import GridPositions
 
 
 class PatchEmbedding(nn.Module):

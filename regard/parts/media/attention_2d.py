@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from ..kernels import SoftmaxKernel
+from ..masks import Mask
 from .frames import mask_frames
-from .kernels import SoftmaxKernel
-from .masks import Mask
 
 
 class Attention2D(nn.Module):

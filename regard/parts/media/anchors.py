@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .inputs import Detections, Encoded
-from .layer import Cross, Stack
-from .masks import Mask
-from .positions import AddedTerms
+from ..inputs import Detections, Encoded
+from ..layer import Cross, Stack
+from ..masks import Mask
+from ..positions import AddedTerms
 
 CYCLES = 0.5, 16.0  # of the slowest and the fastest sinusoid over an image
 START_SIZE = 0.15  # of new boxes, in sides of the image

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from .pooling import pool
+from ..pooling import pool
 
 
 class LengthHead(nn.Module):

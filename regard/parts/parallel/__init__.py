@@ -1,0 +1,1 @@
+"""Parts of models that write all tokens at once: CTC, fertilities, lengths. Decoding is in `decode/parallel`."""
