@@ -225,7 +225,7 @@ def prune(
 
 def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = None, data: Any = None) -> JsonObject:
     """Metrics of several runs on the same data; for runs that write text, also a paired bootstrap against the first."""
-    from .tasks.comparison import compare_predictors
+    from .measure.comparison import compare_predictors
 
     if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable):
         raise UserError(f"paths is a {type(paths).__name__}; expected a list of runs to compare")

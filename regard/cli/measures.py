@@ -117,7 +117,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
     """Print how well heads find dependency relations and which patterns they have; return the report."""
-    from ..tasks.head_report import report_heads
+    from ..measure.head_report import report_heads
 
     report = report_heads(predictor, data, test)
     print(f"{report.sentences:,} sentences, {report.words:,} words of {report.test}")
@@ -141,7 +141,7 @@ def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
 def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
     """Print what muting each head costs, the costliest first; return the report."""
     from ..config.run import parse_sides
-    from ..tasks.head_effect import measure_effect
+    from ..measure.head_effect import measure_effect
 
     progress = (lambda line: print(f"regard: {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
     report = measure_effect(predictor, None if data is None else parse_sides(data), progress)
@@ -154,7 +154,7 @@ def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
 def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -> Any:
     """Print how far the probability falls when the most important tokens are deleted; return the report."""
     from ..config.run import parse_sides
-    from ..tasks.deletion import deletion_report
+    from ..measure.deletion import deletion_report
 
     report = deletion_report(predictor, None if data is None else parse_sides(data), examples)
     print(f"{report.texts} texts; the mean fall of the probability after deleting the most important tokens")
@@ -165,7 +165,7 @@ def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -
 
 def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     """Print the likeliest token after every layer, at each position; return what the lens found."""
-    from ..tasks.lens import lens
+    from ..measure.lens import lens
 
     found = lens(predictor, texts[0], texts[1] if len(texts) > 1 else None)
     header = ["token", *(f"layer {number}" for number in range(1, len(found.layers) + 1))]
@@ -181,7 +181,7 @@ def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     """Print the attribution of an output to the tokens of its input; return it as a dict."""
     from dataclasses import asdict
 
-    from ..tasks.attribution import saliency
+    from ..measure.attribution import saliency
 
     found = saliency(predictor, *texts)
     print(f"output {found.output!r}, log-probability {found.logprob:.4f}; {found.baseline:.4f} for mean embeddings")
@@ -192,7 +192,7 @@ def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
 
 def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> Any:
     """Print what a word of a text attends to, head by head; return the word with its links."""
-    from ..tasks.head_report import word_links
+    from ..measure.head_report import word_links
 
     if len(texts) > 1:
         raise UserError("--word reads one text, without a target; leave the target out")

@@ -18,13 +18,13 @@ from regard.look import record_attention
 from regard.look.norms import value_norms, weigh_by_norm
 from regard.look.rollout import rollout
 from regard.look.word_links import DIRECTIONS, PATTERNS
+from regard.measure.attribution import EmbeddingTap, integrated_gradients, private, readout, saliency, score_at
+from regard.measure.deletion import deletion_report, text_falls
+from regard.measure.head_effect import measure_effect
+from regard.measure.head_report import report_heads, word_links
+from regard.measure.lens import layer_logits, lens
+from regard.measure.text_reader import text_reader
 from regard.parts import Inputs
-from regard.tasks.attribution import EmbeddingTap, integrated_gradients, private, readout, saliency, score_at
-from regard.tasks.deletion import deletion_report, text_falls
-from regard.tasks.head_effect import measure_effect
-from regard.tasks.head_report import report_heads, word_links
-from regard.tasks.lens import layer_logits, lens
-from regard.tasks.text_reader import text_reader
 from regard.training import curves, save_model
 
 TREES = Path(__file__).parents[2] / "docs" / "sentences.conllu"

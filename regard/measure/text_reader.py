@@ -15,11 +15,11 @@ from ..look.word_links import WordRow
 from ..parts import Inputs
 from ..processors.text.processor import encode_words
 from ..processors.text.tokenizers import Tokenizer
-from .encoder import EncoderPredictor
-from .known_targets import KnownTargets
-from .language import LanguagePredictor
-from .muting import require_one_model
-from .predictor import AnyPredictor
+from ..tasks.encoder import EncoderPredictor
+from ..tasks.known_targets import KnownTargets
+from ..tasks.language import LanguagePredictor
+from ..tasks.muting import require_one_model
+from ..tasks.predictor import AnyPredictor
 
 WORD = re.compile(r"\s*(\w+(?:['’]\w+)*|[^\w\s])")  # with its spaces; punctuation marks are words
 

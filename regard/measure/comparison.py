@@ -7,7 +7,7 @@ from ..config.schema import Sides
 from ..errors import UserError
 from ..files import JsonObject
 from ..metrics.text import check_same_signatures
-from .predictor import AnyPredictor
+from ..tasks.predictor import AnyPredictor
 
 
 def compare_predictors(predictors: Iterable[tuple[str, AnyPredictor]], sides: Sides | None) -> JsonObject:

@@ -20,13 +20,13 @@ from ..look.curves import draw_curves
 from ..look.norms import weigh_by_norm
 from ..look.record import record_layers
 from ..look.rollout import rollout
-from . import text_items
+from ..tasks import text_items
+from ..tasks.base import Record, open_lines
+from ..tasks.classify import ClassifyPredictor
+from ..tasks.known_targets import KnownTargets
+from ..tasks.masked import MaskedPredictor
+from ..tasks.predictor import AnyPredictor
 from .attribution import EmbeddingTap, Readout, gradient_input, integrated_gradients, private, readout
-from .base import Record, open_lines
-from .classify import ClassifyPredictor
-from .known_targets import KnownTargets
-from .masked import MaskedPredictor
-from .predictor import AnyPredictor
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the tokens of a text, without START, END and masks
 RANDOM_ORDERS = 3

@@ -11,12 +11,12 @@ from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer
+from ..tasks.base import Record
+from ..tasks.known_targets import KnownTargets
+from ..tasks.language import START, LanguagePredictor
+from ..tasks.masked import MaskedPredictor
+from ..tasks.predictor import AnyPredictor
 from .attribution import private
-from .base import Record
-from .known_targets import KnownTargets
-from .language import START, LanguagePredictor
-from .masked import MaskedPredictor
-from .predictor import AnyPredictor
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from ..adapt.heads import HeadName
 from ..adapt.mute import HeadGates, HeadMeans, Means
 from ..config.tasks import TASKS, Metric
 from ..look.draw import Axis, draw
-from .base import Metrics, Record
-from .muting import private_copy
-from .predictor import AnyPredictor
+from ..tasks.base import Metrics, Record
+from ..tasks.muting import private_copy
+from ..tasks.predictor import AnyPredictor
 
 
 @dataclass(frozen=True)

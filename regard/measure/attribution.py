@@ -19,12 +19,12 @@ from ..adapt.shared_copy import shared_copy
 from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs
-from .classify import ClassifyPredictor
-from .known_targets import END, KnownTargets
-from .language import START, LanguagePredictor
-from .masked import MaskedPredictor
-from .muting import require_one_model
-from .predictor import AnyPredictor
+from ..tasks.classify import ClassifyPredictor
+from ..tasks.known_targets import END, KnownTargets
+from ..tasks.language import START, LanguagePredictor
+from ..tasks.masked import MaskedPredictor
+from ..tasks.muting import require_one_model
+from ..tasks.predictor import AnyPredictor
 
 STEPS = 64  # of integrated gradients
 ROWS = 16  # steps that are computed together

@@ -13,9 +13,9 @@ from ..errors import UserError
 from ..look.draw import Axis, draw
 from ..look.record import NO_ATTENTION, recording
 from ..look.word_links import DIRECTIONS, PATTERNS, LinkCounter, WordBatch, WordLinks, WordWeights
-from .base import Record, log_facts
-from .language import END, START
-from .predictor import AnyPredictor
+from ..tasks.base import Record, log_facts
+from ..tasks.language import END, START
+from ..tasks.predictor import AnyPredictor
 from .text_reader import TextReader, text_reader
 
 BATCH_TOKENS = 2048  # of a batch: the weights of one layer are in memory at a time
