@@ -79,7 +79,8 @@ def index(path: str) -> dict[str, float]:
 
 
 def tokenizer(path: str) -> dict[str, float]:
-    from regard.config.schema import MaskData, TokenizerConfig
+    from regard.config.data.texts import MaskData
+    from regard.config.data.tokenizer import TokenizerConfig
     from regard.data.sources.lines import line_examples
     from regard.processors.text.tokenizers import train_tokenizer
 
@@ -94,7 +95,7 @@ def first_update(path: str) -> dict[str, float]:
     import regard
     from regard.data.files.lines import TextLines
 
-    for name in ("torch._dynamo", "regard.tasks.masked"):
+    for name in ("torch._dynamo", "regard.tasks.masked.task"):
         import_module(name)
     began = time.monotonic()
     TextLines([path])
@@ -117,7 +118,7 @@ def first_update(path: str) -> dict[str, float]:
 
 def table(suffix: str, path: str) -> dict[str, float]:
     """Open a table of labeled texts: every record is checked."""
-    from regard.config.schema import LabelData
+    from regard.config.data.texts import LabelData
     from regard.data.sources.labeled import labeled_texts
 
     began = time.monotonic()
@@ -127,7 +128,7 @@ def table(suffix: str, path: str) -> dict[str, float]:
 
 def long_word(path: str) -> dict[str, float]:
     """Train BPE on one word of random letters."""
-    from regard.config.schema import TokenizerConfig
+    from regard.config.data.tokenizer import TokenizerConfig
     from regard.processors.text.tokenizers import train_tokenizer
 
     letters = np.random.default_rng(1).choice(list("abcdefghijklmnopqrstuvwxyz"), LONG_WORD)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import regard
 from regard.data.examples import InMemoryExamples
 from regard.errors import UserError
-from regard.tasks.baselines import STRENGTHS, fit_bag_of_words
+from regard.tasks.label.baselines import STRENGTHS, fit_bag_of_words
 
 from .label_sets import Folders, Rows, Splits, available_sets
 from .report import align_columns

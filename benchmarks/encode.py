@@ -26,7 +26,7 @@ from regard.families import bert
 from regard.formats.huggingface.bert_export import config, tensors
 from regard.parts.pooling import pool
 from regard.processors.text.tokenizers import TrainedTokenizer
-from regard.tasks.masked import MaskedPredictor
+from regard.tasks.masked.task import MaskedPredictor
 
 from .report import Report, Section
 from .timing import rounds, synchronize

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.adapt import precision
-from regard.config.schema import AdamW
+from regard.config.train import AdamW
 from regard.data.batch import Batch
 from regard.decode import SearchSettings, Suppress, run_search
 from regard.decode.search.beam import SHAPE_MULTIPLE

@@ -11,7 +11,7 @@ from typing import Any
 import regard
 from regard.adapt.heads import all_heads, head_sites
 from regard.config.run import parse_sides
-from regard.tasks.tag import data_split
+from regard.tasks.tag.task import data_split
 
 from . import timing
 from .report import align_columns

@@ -16,7 +16,7 @@ from regard import run_folder
 from regard.config.run import resolve
 from regard.device import resolve_device
 from regard.errors import UserError
-from regard.tasks import classify
+from regard.tasks.classify import task as classify
 from regard.training import fit
 
 from .report import align_columns

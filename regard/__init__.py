@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .plugins import register
     from .training.callbacks import CallbackContext
+    from .training.custom import OwnMetric
     from .training.fit import fit
     from .training.objective import LossSum
-    from .training.own import OwnMetric
 
 _MODULES = dict.fromkeys(("align", "build", "convert", "distill", "load", "prune", "resolve", "train"), "api") | {
     "Batch": "data.batch",

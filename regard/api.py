@@ -10,9 +10,9 @@ from . import run_folder
 from .alignment.ibm import align_words
 from .alignment.links import Link, Links, Symmetrization, check_symmetrization
 from .config import run as config
+from .config.data.base import Sides
 from .config.merge import flatten, split_commas
 from .config.run import ResolvedRun, Run, change_settings, family_of, load_config
-from .config.schema import Sides
 from .data.sources.data_files import evaluation_sides, with_data
 from .errors import UserError
 from .files import JsonObject, path_name
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .adapt.tuned_run import Tunes
     from .tasks.predictor import AnyPredictor
     from .training.callbacks import Callback
+    from .training.custom import LossFunction, Metrics
     from .training.launch import Launched
-    from .training.own import LossFunction, Metrics
 
 Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
@@ -65,8 +65,8 @@ def train(
       tokenizer.json, or an object with `encode(text)` and `decode(ids)`.
     """
     from .processors.text.custom import as_tokenizer
-    from .tasks.own import OwnParts
-    from .training.own import as_metrics
+    from .tasks.custom import OwnParts
+    from .training.custom import as_metrics
 
     if isinstance(tokenizer, Mapping):
         sections, tokenizer = {**sections, "tokenizer": tokenizer}, None
@@ -125,7 +125,7 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 def _build(run: Run) -> "nn.Module":
     from .adapt.prune import prune
-    from .tasks import with_max_vocab
+    from .tasks.catalog import with_max_vocab
 
     run = with_max_vocab(run)
     return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
@@ -142,7 +142,7 @@ def dry(recipe: str, overrides: Settings) -> str:
 
     from .adapt import tuned_run
     from .adapt.freeze import freeze
-    from .tasks import prepare
+    from .tasks.catalog import prepare
 
     run = resolve(recipe, overrides).run
     pretrained = _pretrained(run.start) if run.start and (run.tune.kind != "none" or run.data.train) else None
@@ -174,7 +174,7 @@ def _describe_parameters(model: "nn.Module") -> list[str]:
 
 
 def _describe_assumptions(run: Run) -> list[str]:
-    from .tasks import with_max_vocab
+    from .tasks.catalog import with_max_vocab
 
     assumed = with_max_vocab(run).model
     vocab, labels = getattr(assumed, "vocab", 0), getattr(assumed, "labels", 0)
@@ -269,8 +269,8 @@ def distill(
     `data` names the files of the sources; by default those that the run was trained on. `splice` new texts for each
     source, made of pieces of the sources, follow in a .tsv file. A call that was killed is continued by the same call.
     """
-    from .tasks.distillation import distill as write
-    from .tasks.translate import TranslatePredictor
+    from .tasks.parallel.distillation import distill as write
+    from .tasks.translate.task import TranslatePredictor
 
     predictor = load(path, overrides, **sections)
     if not isinstance(predictor, TranslatePredictor):
@@ -287,7 +287,7 @@ def open_aligner(
         if iterations < 1:
             raise UserError(f"--iterations is {iterations}; expected 1 or more")
         return lambda pairs: align_words(pairs, kind, iterations, report)
-    from .tasks.known_targets import KnownTargets
+    from .tasks.generate.scorer import KnownTargets
 
     predictor = load(run)
     if not isinstance(predictor, KnownTargets):
@@ -336,7 +336,7 @@ def _load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "An
     """The predictor of a run folder. `pretrained` is the base of a tuned run, if it is in memory already."""
     from .adapt import tuned_run
     from .device import resolve_device
-    from .tasks import restore
+    from .tasks.catalog import restore
     from .training.checkpoint import load_model
 
     predictor = restore(run, path, resolve_device(run.device))
@@ -352,7 +352,7 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
     from .adapt import tuned_run
     from .device import resolve_device
     from .formats import peft
-    from .tasks import restore
+    from .tasks.catalog import restore
 
     if len(_split_paths(base)) > 1:
         raise UserError(f"--tune needs one base, and {base} are several; give one of them")

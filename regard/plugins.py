@@ -7,16 +7,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from .config.registry import describe
-from .config.tasks import TASKS as TASK_SETTINGS
+from .config.registry import FAMILIES, TASKS, describe
 from .errors import UserError
-from .families import FAMILIES
 from .processors.base import PROCESSORS
 from .processors.text.custom import OwnTokenizer
-from .tasks import TASKS
 
 FAMILY_PARTS = {
-    "Config": "its settings, a subclass of regard.config.schema.Base with a default for `family`",
+    "Config": "its settings, a subclass of regard.config.types.Base with a default for `family`",
     "SIZES": "its sizes by name; `tiny` is required",
     "Model": "the model, built from a Config",
     "SPEC": "a ModelSpec: what it reads and writes",
@@ -54,7 +51,6 @@ def register(
         module = _import(task)
         _require(module, "task", TASK_PARTS)
         TASKS.add(module.TASK.name, module)
-        TASK_SETTINGS.add(module.TASK.name, module.SETTINGS)
     if processor is not None:
         if not isinstance(name := getattr(processor, "kind", None), str):
             raise UserError(f"the processor {processor.__name__} has no name; give it a class attribute `kind`")

@@ -10,7 +10,7 @@ import numpy as np
 from .errors import UserError
 
 if TYPE_CHECKING:
-    from .tasks.classify import ClassifyPredictor
+    from .tasks.classify.task import ClassifyPredictor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

@@ -16,7 +16,7 @@ from .alignment.links import format_pharaoh
 from .config import run as config
 from .config.merge import flatten
 from .config.run import Run, change_settings
-from .config.schema import Base
+from .config.types import Base
 from .data.files.lines import TextLines
 from .errors import UserError
 from .files import atomic_write, read_json, write_json

@@ -16,10 +16,10 @@ DOCUMENTED_METHODS = (
     "regard.families.", "regard.parts.masks", "regard.parts.inputs", "regard.parts.attention", "regard.parts.layer",
     "regard.data.batch", "regard.config.", "regard.decode.engine.generator", "regard.decode.engine.requests",
     "regard.config.strategies", "regard.decode.engine.ensemble", "regard.processors.base", "regard.processors.text.custom",
-    "regard.tasks.predictor", "regard.tasks.requests", "regard.tasks.classify", "regard.tasks.classify_image",
-    "regard.tasks.language", "regard.tasks.translate", "regard.tasks.masked", "regard.tasks.tag", "regard.tasks.detect",
-    "regard.tasks.encoder", "regard.tasks.base", "regard.tasks.own", "regard.tasks.saving", "regard.training.callbacks",
-    "regard.training.fit", "regard.training.loop", "regard.training.objective", "regard.training.own",
+    "regard.tasks.predictor", "regard.tasks.requests", "regard.tasks.classify.task", "regard.tasks.classify_image.task",
+    "regard.tasks.language.task", "regard.tasks.translate.task", "regard.tasks.masked.task", "regard.tasks.tag.task", "regard.tasks.detect.task",
+    "regard.tasks.label.encoder", "regard.tasks.base", "regard.tasks.custom", "regard.tasks.saving", "regard.training.callbacks",
+    "regard.training.fit", "regard.training.loop", "regard.training.objective", "regard.training.custom",
     "regard.training.protocols",
 )  # fmt: skip
 INTERFACE = {  # a method of a family is documented by the protocol that it satisfies

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from regard.adapt import precision
+from regard.config.decode import Seq2SeqDecode
 from regard.config.run import Run
-from regard.config.schema import Seq2SeqDecode
 from regard.errors import UserError
 from regard.formats.ctranslate2 import vocabulary
-from regard.tasks.translate import TranslatePredictor
+from regard.tasks.translate.task import TranslatePredictor
 
 from ..report import Section
 from ..timing import rounds

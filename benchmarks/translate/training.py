@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.config.data.texts import PairData
 from regard.config.run import Run
-from regard.config.schema import Adam, PairData, Train
+from regard.config.train import Adam, Train
 from regard.data.batch import Batch
 from regard.data.loading.loader import LoadedStep
 from regard.errors import UserError
-from regard.tasks.translate import TranslateJob, TranslatePredictor
+from regard.tasks.translate.task import TranslateJob, TranslatePredictor
 from regard.training import optim
 
 from ..report import Section

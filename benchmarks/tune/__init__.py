@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from regard.adapt import lora, tune
-from regard.config.schema import AdamW
+from regard.config.train import AdamW
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.device import resolve_device
 from regard.errors import UserError

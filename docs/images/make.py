@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import regard
-from regard.config.vision import ImageData
+from regard.config.data.images import ImageData
 from regard.data.datasets.mixed_images import mix
 from regard.look import draw_confusion
 from regard.look.boxes import draw_objects

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from ..config.data.base import Sides
 from ..config.merge import one_of
 from ..config.run import Run
-from ..config.schema import Sides
 from ..data.tables.columns import ColumnRule
 from ..errors import UserError
 from ..files import JsonObject, path_name
@@ -24,7 +24,7 @@ from ..pretrained import Pretrained
 from ..processors.base import Processor
 from ..run_folder import read_run
 from ..tasks.base import Metrics, Record
-from ..tasks.decode_settings import group_indices
+from ..tasks.generate.plan import group_indices
 from ..tasks.predictor import Answer, AnyPredictor
 from ..tasks.requests import Request, Result
 from . import tune

@@ -57,9 +57,10 @@ def add_options(changes: dict[str, str], options: dict[str, str | None]) -> dict
 def _hint(key: str) -> str:
     """The setting of a finished run that is most like the key, as a question."""
     from ..config.merge import settings_of
-    from ..config.tasks import TASKS
+    from ..config.registry import TASKS
+    from ..config.task_settings import task_settings
 
-    sections = [(name, getattr(task, name)) for task in TASKS.values() for name in ("decode", "eval", "data")]
+    sections = [(name, getattr(task_settings(task), name)) for task in TASKS for name in ("decode", "eval", "data")]
     keys = [f"{name}.{setting}" for name, section in sections for setting in settings_of(section)]
     near = [name for name in keys if name.endswith(f".{key}")]
     near = near or difflib.get_close_matches(key, [*keys, "device", "precision"], n=1)

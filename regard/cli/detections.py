@@ -12,7 +12,7 @@ from .files import answers, free_name
 from .inputs import Source
 
 if TYPE_CHECKING:
-    from ..tasks.detect import DetectPredictor
+    from ..tasks.detect.task import DetectPredictor
     from ..tasks.requests import DetectResult
 
 Row: TypeAlias = tuple[str, "DetectResult"]  # the name of an image, and its objects

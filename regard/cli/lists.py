@@ -13,7 +13,8 @@ def complete_recipe(incomplete: str) -> list[str]:
 def print_lists(as_json: bool) -> None:
     """Print the recipes with their descriptions, and the families with their sizes."""
     from .. import api
-    from ..families import FAMILIES, family
+    from ..config.registry import FAMILIES
+    from ..families import family
 
     recipes, sizes = dict(api.recipes()), {name: list(family(name).SIZES) for name in FAMILIES}
     if as_json:

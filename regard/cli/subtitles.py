@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..tasks.transcribe_requests import TimedWord, TranscribeResult, TranscriptSegment
+    from ..tasks.transcribe.requests import TimedWord, TranscribeResult, TranscriptSegment
 
 LINE = 42  # characters of a line; a cue has two lines at most if its words have times
 SECONDS = 7.0  # of a cue at most, if its words have times

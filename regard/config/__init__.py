@@ -1,1 +1,6 @@
-"""Run configuration: `schema` (what can be set), `merge` (layers of settings), `run` (a resolved run)."""
+"""What can be set, how layers of settings become a `Run`, and the format of run.json.
+
+What belongs here: types of settings that several packages read, decoding strategies and token rules as values, merging,
+explaining, and registries by import name. It imports no family, no task and no torch. The settings of one task are in
+`tasks/<task>/settings.py`, those of one family in its `Config`.
+"""

@@ -112,28 +112,6 @@ class Seq2SeqDecode(DecodeBase):
         return self
 
 
-class TranslateDecode(Seq2SeqDecode):
-    """Decoding of translations. The last four kinds are for families that write all tokens at once."""
-
-    kind: Literal["greedy", "beam", "sample", "argmax", "average", "npd", "mask-predict"] = "beam"  # type: ignore[assignment]
-    samples: Positive = 10  # npd: fertilities that are tried
-    teacher: str = ""  # npd: the run that chooses among the samples
-    iterations: Positive = 10  # mask-predict: how often tokens are predicted
-    length_beam: Positive = 5  # mask-predict: lengths that are tried
-    merge_repeats: bool = False  # all tokens at once: a token that follows itself is left out
-
-    @model_validator(mode="after")
-    def _check_parallel(self) -> "TranslateDecode":
-        if self.kind in PARALLEL_KINDS and self.nbest > 1:
-            raise ValueError(f"decode.nbest is {self.nbest} but {self.kind} finds one; use 1")
-        if self.kind == "npd" and not self.teacher:
-            raise ValueError("decode.kind=npd needs a run that scores its samples; give one with decode.teacher=RUN")
-        return self
-
-
-PARALLEL_KINDS = ("argmax", "average", "npd", "mask-predict")  # of families that write all tokens at once
-
-
 class EncoderDecode(Base):
     """Predictions and embeddings of encoder tasks."""
 
@@ -141,32 +119,3 @@ class EncoderDecode(Base):
     pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first token
     normalize: bool = True  # embeddings have length 1
     batch: Positive = 64  # texts per batch
-
-
-class ClassifyDecode(EncoderDecode):
-    """Predictions of classification."""
-
-    threshold: Share = 0.5  # of several labels: the probability from which a text has a label
-
-
-class LanguageDecode(DecodeBase):
-    """Decoding of language models. Other kinds than sample ignore the settings of sampling."""
-
-    kind: Literal["greedy", "beam", "sample"] = "sample"
-    max_tokens: Positive = 256  # of the continuation, including END
-    max_length: Count = 0  # of prompt and continuation; 0: any. A new max_tokens replaces it
-    min_length: Count = 0  # of prompt and continuation, before END. A new min_tokens replaces it
-    stop: Strings = ()  # stop strings: the output ends before the first of them
-    add_start: bool = True  # START before the prompt: it begins a text; false: it comes from the middle of one
-
-    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A new limit of the continuation replaces one that counts the prompt too."""
-        pairs = (("max_tokens", "max_length"), ("min_tokens", "min_length"))
-        return {old: 0 for new, old in pairs if new in given and getattr(self, old)}
-
-    @field_validator("stop")
-    @classmethod
-    def _check_stop(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(value):
-            raise ValueError('decode.stop has an empty string; expected text, such as ["\\n"]')
-        return value

@@ -1,7 +1,12 @@
-"""Registries of named parts (families, tasks, processors): the built-in ones, and those that plugins add."""
+"""Registries of named parts: the built-in ones, and those that plugins add.
+
+Built-in families and tasks are registered by import name, so that settings do not import the code that they describe.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from importlib import import_module
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
 
 from ..errors import UserError
 
@@ -66,3 +71,34 @@ def load_plugins() -> None:
                 f"the plugin {entry.name} of {package} cannot be loaded ({describe(error)}); "
                 "update the package or uninstall it"
             ) from error
+
+
+Source: TypeAlias = str | ModuleType  # the import name of a built-in module, or the module of a plugin
+
+FAMILIES: Registry[Source] = Registry(
+    "family",
+    {
+        name: f"regard.families.{name.replace('-', '_')}"
+        for name in (
+            "transformer", "bert", "longformer", "bigbird", "t5", "lm", "gpt", "xl", "rnn", "cnn", "vit", "detr",
+            "captioner", "speech", "whisper", "omni", "nat", "nat-ctc", "cmlm", "clip",
+        )
+    },
+)  # fmt: skip
+TASKS: Registry[Source] = Registry(
+    "task",
+    {
+        name: f"regard.tasks.{name.replace('-', '_')}"
+        for name in (
+            "language", "translate", "classify", "tag", "masked", "text2text", "spans", "classify-image", "detect",
+            "caption", "transcribe", "multitask", "contrastive",
+        )
+    },
+)  # fmt: skip
+
+
+def load_module(source: Source, part: str = "") -> Any:
+    """The module behind an entry. A built-in task has its settings and its code in two modules, `part` of a package."""
+    if isinstance(source, ModuleType):
+        return source
+    return import_module(f"{source}.{part}" if part else source)

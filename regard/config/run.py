@@ -9,6 +9,9 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from ..errors import UserError
 from ..html import html_table
+from .data.base import Data
+from .data.tokenizer import TokenizerConfig
+from .decode import DecodeBase
 from .merge import (
     SettingsDraft,
     flatten,
@@ -21,9 +24,11 @@ from .merge import (
     settings_of,
     to_toml,
 )
-from .schema import Base, Data, DecodeBase, Strings, TokenizerConfig, Train
-from .tasks import TASKS, metrics_of
+from .registry import FAMILIES, TASKS, load_module
+from .task_settings import metrics_of, task_settings
+from .train import Train
 from .tuning import Tune, Untuned
+from .types import Base, Strings
 
 if TYPE_CHECKING:
     from ..families.protocols import Family
@@ -60,7 +65,7 @@ class Run(Base):
     def _task_section(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Base) or "task" not in info.data:
             return value
-        section: type[Base] = getattr(TASKS[info.data["task"]], str(info.field_name))
+        section: type[Base] = getattr(task_settings(info.data["task"]), str(info.field_name))
         return section.model_validate(value)
 
     @model_validator(mode="after")
@@ -112,13 +117,12 @@ class Run(Base):
 
 def family_of(name: object) -> "Family":
     """The module of a family, with Config, SIZES, SPEC and Model."""
-    from ..families import FAMILIES, family
-
     if name is None:
         raise ValueError(f"model.family is missing; {one_of(name, list(FAMILIES))}")
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(f"model.family is {format_value(name)}; {one_of(name, list(FAMILIES))}")
-    return family(name)
+    module: Family = load_module(FAMILIES[name])
+    return module
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,6 @@ def resolve(
 
 def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
     """The run that `Run.dump` wrote. `where` names the file in error messages."""
-    from ..families import FAMILIES
-
     model = values.get("model")
     family = model.get("family") if isinstance(model, Mapping) else None
     for key, name, known in (("task", values.get("task"), TASKS), ("model.family", family, FAMILIES)):
@@ -327,8 +329,8 @@ def _drop_other_families(layers: list[Layer]) -> list[Layer]:
 def _task_sections(layers: list[Layer]) -> dict[str, type]:
     """The sections that depend on the task. An unknown task gets those of translate, to report other errors too."""
     chosen = [value for _, values in layers for key, value in flatten(values) if key == "task"]
-    known = TASKS.get(chosen[-1]) if chosen and isinstance(chosen[-1], str) else None
-    sections = known or TASKS["translate"]
+    known = chosen and isinstance(chosen[-1], str) and chosen[-1] in TASKS
+    sections = task_settings(chosen[-1] if known else "translate")
     return {"data": sections.data, "decode": sections.decode, "eval": sections.eval}
 
 
@@ -364,7 +366,9 @@ def _add_start(
     own = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
     draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in own})
     if (task := str(draft.values.get("task"))) in TASKS:
-        draft.add_layer(f"start {start} for {task}", family_of(family).SPEC.start_settings(TASKS[task].head, settings))
+        draft.add_layer(
+            f"start {start} for {task}", family_of(family).SPEC.start_settings(task_settings(task).head, settings)
+        )
     return settings
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from .schema import Base, Positive, Share
+from .types import Base, Positive, Share
 
 
 class Untuned(Base):

@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..config.schema import Data, Train
+from ..config.data.base import Data
+from ..config.train import Train
 from .batch import Batch
 from .examples import Examples
 from .rng import Draws

@@ -1,40 +1,18 @@
-"""One short file per family: Config, SIZES, SPEC and Model. Where models differ by task, Config.head names the task."""
+"""One short file per family: Config, SIZES, SPEC and Model, whose constructor wires parts as the paper's figure does.
 
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, cast
+What several families share is a part; what reads or writes files is a processor or a format. `protocols.py` has the
+types of models, `spec.py` what a family declares. Where models differ by task, Config.head names the task.
+"""
 
-from ..config.registry import Registry
+from typing import TYPE_CHECKING
+
+from ..config.registry import FAMILIES, load_module
 
 if TYPE_CHECKING:
     from .protocols import Family
 
-BUILTIN: dict[str, str | ModuleType] = {
-    "transformer": "regard.families.transformer",
-    "bert": "regard.families.bert",
-    "longformer": "regard.families.longformer",
-    "bigbird": "regard.families.bigbird",
-    "t5": "regard.families.t5",
-    "lm": "regard.families.lm",
-    "gpt": "regard.families.gpt",
-    "xl": "regard.families.xl",
-    "rnn": "regard.families.rnn",
-    "cnn": "regard.families.cnn",
-    "vit": "regard.families.vit",
-    "detr": "regard.families.detr",
-    "captioner": "regard.families.captioner",
-    "speech": "regard.families.speech",
-    "whisper": "regard.families.whisper",
-    "omni": "regard.families.omni",
-    "nat": "regard.families.nat",
-    "nat-ctc": "regard.families.nat_ctc",
-    "cmlm": "regard.families.cmlm",
-    "clip": "regard.families.clip",
-}
-FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
-
 
 def family(name: str) -> "Family":
     """The module of a family by name."""
-    found = FAMILIES[name]
-    return cast("Family", import_module(found) if isinstance(found, str) else found)
+    module: Family = load_module(FAMILIES[name])
+    return module

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config.schema import Base, Count, Positive, Share
+from ..config.types import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
 from . import gpt, vit

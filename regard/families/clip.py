@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.schema import Base, Count, Positive
+from ..config.types import Base, Count, Positive
 from ..parts import Encoded, Inputs
 from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, unchanged, zeros
 from ..parts.inputs import Modality

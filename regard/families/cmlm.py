@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config.schema import Base, Count, Positive, Share
+from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
 from ..parts.parallel.length import LengthHead

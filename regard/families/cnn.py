@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from ..config.schema import Positive
+from ..config.types import Positive
 from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, normal, ones, zeros
 from ..parts.recurrent import GatedConvolution

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config.schema import Base, Count, Positive, Share
+from ..config.types import Base, Count, Positive, Share
 from ..parts import AddedTerms, Cross, Detections, GridPositions, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
 from ..parts.media.anchors import AnchorQueries, BoxHead, FeatureMap, NoisedBoxes, centers_of, sinusoids

@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from ..config.schema import Base, Count, Positive, Share
+from ..config.types import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack, slots
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool

@@ -7,7 +7,7 @@ so that no length, no fertilities and no alignment are needed.
 
 from typing import Any, Literal
 
-from ..config.schema import Positive
+from ..config.types import Positive
 from ..parts import slots
 from .nat import SIZES as NAT_SIZES
 from .nat import CopyConfig, CopyTransformer

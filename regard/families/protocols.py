@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..config.schema import Base
+from ..config.types import Base
 from ..parts import Cache, Detections, Encoded, Inputs
 from ..parts.inputs import Modality
 from ..parts.media.anchors import NoisedBoxes

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import nn
 
-from ..config.schema import Positive
+from ..config.types import Positive
 from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, forget_gate_ones, glorot, normal, ones, orthogonal, zeros
 from ..parts.recurrent import Cell, Recurrence, odd_width_message

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config.schema import Base, Count, Positive, Share
+from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config.schema import Base, Count, Positive, Share
+from ..config.types import Base, Count, Positive, Share
 from ..errors import UserError
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from torch import nn
 
+from ..config.data.base import Sides
 from ..config.run import Run
-from ..config.schema import Sides
 from ..errors import UserError
 from ..files import atomic_write
 from ..processors.text.external import MarianTokenizer

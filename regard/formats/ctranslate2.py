@@ -15,7 +15,7 @@ from .huggingface.generation import max_positions
 from .huggingface.tokenizer_export import write_tokenizers
 
 if TYPE_CHECKING:
-    from ..tasks.translate import TranslatePredictor
+    from ..tasks.translate.task import TranslatePredictor
 
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}  # our names of precisions to theirs
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}

@@ -23,7 +23,7 @@ from .huggingface.weight_names import load_weights
 from .model_files import gguf_parts
 
 if TYPE_CHECKING:
-    from ..tasks.language import LanguagePredictor
+    from ..tasks.language.task import LanguagePredictor
 
 ARCHITECTURES = ("llama", "qwen2")  # llama includes Mistral
 REMEDY = "load the original model as a Hugging Face folder"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..config.merge import flatten
 from ..config.run import Run
-from ..config.tasks import TASKS
+from ..config.task_settings import task_settings
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 from ..metrics.text import signature
@@ -19,7 +19,7 @@ from ..run_folder import is_run, read_run
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
-    from ..tasks.translate import TranslatePredictor
+    from ..tasks.translate.task import TranslatePredictor
     from .convert import AnyExporter
 
 METRICS = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
@@ -114,8 +114,8 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
 def reference_texts(run: Run) -> list[list[str]]:
     """The references of the validation data if it still exists: a signature states their number."""
     from ..data.sources.pairs import split_references
-    from ..tasks import task_module
-    from ..tasks.translate import data_split
+    from ..tasks.catalog import task_module
+    from ..tasks.translate.task import data_split
 
     open_split = getattr(task_module(run.task), "data_split", data_split)
     try:
@@ -137,7 +137,7 @@ def evaluation_metrics(run: Run, metrics: JsonMapping | None) -> list[str]:
 
 def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) -> list[str]:
     """Metrics as a table in Markdown."""
-    known = (*METRICS, *(metric.name for metric in TASKS[run.task].metrics))
+    known = (*METRICS, *(metric.name for metric in task_settings(run.task).metrics))
     names = [name for name in dict.fromkeys(known) if name in metrics]
     escaped = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
     rows = [f"| {name} | {metrics[name]:.4g} | {escaped.get(name, '')} |" for name in names]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..config.schema import Base
+from ..config.types import Base
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 from ..run_folder import is_run

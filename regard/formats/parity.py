@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..config.schema import NEUTRAL_SAMPLING
+from ..config.decode import NEUTRAL_SAMPLING
 from ..data.batch import Batch
 from ..decode import Hypothesis, TokenRules
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from ..tasks.translate import TranslatePredictor
+    from ..tasks.translate.task import TranslatePredictor
 
 MAX_DIFFERENCE = 1e-4  # relative to the largest output; sums in another order differ by 1e-7 to 1e-5 in fp32
 MIN_SCALE = 1e-2  # outputs that are all smaller count as this large: an untrained head gives almost nothing
@@ -70,7 +70,7 @@ class Seq2SeqSample:
 
     @torch.no_grad()
     def logits_of(self, predictor: "TranslatePredictor") -> Tensor:
-        from ..tasks.seq2seq_scoring import logits
+        from ..tasks.generate.logits import logits
 
         return logits(predictor.model, self.batch)
 
@@ -121,7 +121,7 @@ def export_error(reason: str) -> Exception:
 
 def check_texts(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
     """Compare the run with the folder as regard reads it, and as transformers does if installed; report the result."""
-    from ..tasks.translate import TranslatePredictor
+    from ..tasks.translate.task import TranslatePredictor
     from .huggingface.folder import load_folder
 
     sample, ours, count = Seq2SeqSample(predictor), load_folder(draft, {"device": "cpu"}), MatchCount()

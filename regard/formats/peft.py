@@ -26,7 +26,7 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
-from ..tasks.encoder import LabelPredictor
+from ..tasks.label.encoder import LabelPredictor
 from ..tasks.predictor import AnyPredictor
 from .hub import peft_base
 from .huggingface import bert, gpt2_export, t5

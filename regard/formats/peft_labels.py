@@ -10,7 +10,7 @@ from ..files import read_json, write_json
 from ..processors.labels import LabelSet
 from ..processors.saved import export_processors, imported_labels, load_processors, saved_labels
 from ..run_folder import is_run
-from ..tasks.encoder import LabelPredictor
+from ..tasks.label.encoder import LabelPredictor
 from ..tasks.predictor import AnyPredictor
 
 BASE_LABELS = "base_labels.json"

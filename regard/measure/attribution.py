@@ -19,10 +19,10 @@ from ..adapt.shared_copy import shared_copy
 from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs
-from ..tasks.classify import ClassifyPredictor
-from ..tasks.known_targets import END, KnownTargets
-from ..tasks.language import START, LanguagePredictor
-from ..tasks.masked import MaskedPredictor
+from ..tasks.classify.task import ClassifyPredictor
+from ..tasks.generate.scorer import END, KnownTargets
+from ..tasks.language.task import START, LanguagePredictor
+from ..tasks.masked.task import MaskedPredictor
 from ..tasks.muting import require_one_model
 from ..tasks.predictor import AnyPredictor
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ..config.schema import Sides
+from ..config.data.base import Sides
 from ..errors import UserError
 from ..files import JsonObject
 from ..metrics.text import check_same_signatures

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.schema import Sides
+from ..config.data.base import Sides
 from ..data.sources.data_files import evaluation_sides
 from ..errors import UserError
 from ..look.curves import draw_curves
 from ..look.norms import weigh_by_norm
 from ..look.record import record_layers
 from ..look.rollout import rollout
-from ..tasks import text_items
 from ..tasks.base import Record, open_lines
-from ..tasks.classify import ClassifyPredictor
-from ..tasks.known_targets import KnownTargets
-from ..tasks.masked import MaskedPredictor
+from ..tasks.classify import items as text_items
+from ..tasks.classify.task import ClassifyPredictor
+from ..tasks.generate.scorer import KnownTargets
+from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
 from .attribution import EmbeddingTap, Readout, gradient_input, integrated_gradients, private, readout
 

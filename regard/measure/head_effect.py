@@ -11,7 +11,7 @@ import torch
 
 from ..adapt.heads import HeadName
 from ..adapt.mute import HeadGates, HeadMeans, Means
-from ..config.tasks import TASKS, Metric
+from ..config.task_settings import Metric, task_settings
 from ..look.draw import Axis, draw
 from ..tasks.base import Metrics, Record
 from ..tasks.muting import private_copy
@@ -96,7 +96,7 @@ def _mean_outputs(predictor: AnyPredictor, data: Any) -> dict[str, torch.Tensor]
 
 def _choose_metric(predictor: AnyPredictor, metrics: Metrics) -> tuple[Metric, float]:
     """train.metric if the evaluation gives it, else the first metric of the task that it gives."""
-    settings = TASKS[predictor.run.task]
+    settings = task_settings(predictor.run.task)
     preferred = settings.metric(predictor.run.train.metric)
     for metric in (preferred, *settings.metrics):
         if metric.name in metrics:

@@ -14,7 +14,7 @@ from ..look.draw import Axis, draw
 from ..look.record import NO_ATTENTION, recording
 from ..look.word_links import DIRECTIONS, PATTERNS, LinkCounter, WordBatch, WordLinks, WordWeights
 from ..tasks.base import Record, log_facts
-from ..tasks.language import END, START
+from ..tasks.language.task import END, START
 from ..tasks.predictor import AnyPredictor
 from .text_reader import TextReader, text_reader
 

@@ -12,9 +12,9 @@ from ..errors import UserError
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer
 from ..tasks.base import Record
-from ..tasks.known_targets import KnownTargets
-from ..tasks.language import START, LanguagePredictor
-from ..tasks.masked import MaskedPredictor
+from ..tasks.generate.scorer import KnownTargets
+from ..tasks.language.task import START, LanguagePredictor
+from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
 from .attribution import private
 

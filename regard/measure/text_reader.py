@@ -15,9 +15,9 @@ from ..look.word_links import WordRow
 from ..parts import Inputs
 from ..processors.text.processor import encode_words
 from ..processors.text.tokenizers import Tokenizer
-from ..tasks.encoder import EncoderPredictor
-from ..tasks.known_targets import KnownTargets
-from ..tasks.language import LanguagePredictor
+from ..tasks.generate.scorer import KnownTargets
+from ..tasks.label.encoder import EncoderPredictor
+from ..tasks.language.task import LanguagePredictor
 from ..tasks.muting import require_one_model
 from ..tasks.predictor import AnyPredictor
 

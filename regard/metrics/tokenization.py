@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..config.schema import Base, TextEval
+from ..config.evaluation import TextEval
+from ..config.types import Base
 from ..errors import UserError
 
 SCRIPTS = {

@@ -1,6 +1,6 @@
 """Embedded data for text to text: dates into several languages, and the language of a date, as one mixture."""
 
-from ..config.schema import MixData
+from ..config.data.texts import MixData
 from ..data.examples import Examples
 from ..data.sources.mixture import Mixture
 from ..errors import UserError

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..config.multitask import MultitaskData
+from ..config.data.mixed import MultitaskData
 from ..data.examples import Examples
 from ..data.sources.manifest import AUDIO, IMAGE, TEXT, SourceTag
 from ..data.sources.task_mixture import TaggedExamples

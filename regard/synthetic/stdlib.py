@@ -6,7 +6,7 @@ import platform
 import sysconfig
 from pathlib import Path
 
-from ..config.schema import TextData
+from ..config.data.texts import TextData
 from ..data.sources.documents import Documents
 from ..errors import UserError
 

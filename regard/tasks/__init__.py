@@ -1,74 +1,7 @@
 """The tasks. A task turns data into losses for training, and inputs into predictions.
 
-The module of a task has `prepare` for training, `restore` for use, and `with_max_vocab` for a model without data. Its
-TASK declares what it needs of a model.
+One folder per task: `settings.py` (what can be set; it imports no torch) and `task.py` with `prepare` for training,
+`restore` for use, `with_max_vocab` for a model without data, and TASK, which declares what it needs of a model.
+`generate`, `label` and `parallel` hold what several tasks share; the files beside them what all share. A metric, a
+search or a file format belongs to the package of that name.
 """
-
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
-
-import torch
-
-from ..config.registry import Registry
-from ..config.run import Run
-from ..errors import UserError
-from .base import Processors, TrainingJob
-from .predictor import AnyPredictor
-from .task import Task, spec_of
-
-NAMES = (
-    "language",
-    "translate",
-    "classify",
-    "tag",
-    "masked",
-    "text2text",
-    "spans",
-    "classify-image",
-    "detect",
-    "caption",
-    "transcribe",
-    "multitask",
-    "contrastive",
-)
-BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name.replace('-', '_')}" for name in NAMES}
-TASKS = Registry("task", BUILTIN)  # a module, or its import name
-
-
-def task_module(name: str) -> ModuleType:
-    """The module of a task by name."""
-    found = TASKS[name]
-    return import_module(found) if isinstance(found, str) else found
-
-
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TrainingJob:
-    """The training job of a run. `job.run` has the sizes of its vocabulary and labels.
-
-    `kept` are the processors of the resumed run or of `start`; those that are missing are made from the data. `folder`
-    is the folder of a resumed run.
-    """
-    check_family(run)
-    if not run.start and (reason := spec_of(run.model.family).needs_start(run.model)):
-        raise UserError(reason)
-    job: TrainingJob = task_module(run.task).prepare(run, kept, device, folder)
-    return job
-
-
-def restore(run: Run, folder: Path, device: torch.device) -> AnyPredictor:
-    """The predictor of a run folder, without the weights."""
-    predictor: AnyPredictor = task_module(run.task).restore(run, folder, device)
-    return predictor
-
-
-def check_family(run: Run) -> None:
-    """Refuse a family that does not read or write what the task needs."""
-    task: Task = task_module(run.task).TASK
-    task.check(spec_of(run.model.family), run.model.family)
-
-
-def with_max_vocab(run: Run) -> Run:
-    """The run with the largest vocabulary that its tokenizer may learn."""
-    check_family(run)
-    sized: Run = task_module(run.task).with_max_vocab(run)
-    return sized

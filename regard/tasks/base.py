@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ..adapt.prune import prune
+from ..config.data.base import Sides
 from ..config.run import Run, change_settings, family_of
-from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.sources.holdout import hold_out

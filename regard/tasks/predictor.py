@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_che
 import torch
 from torch import Tensor, nn
 
+from ..config.data.base import Sides
 from ..config.run import Run
-from ..config.schema import Sides
 from ..data.sources.data_files import evaluation_sides
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES

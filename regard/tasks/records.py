@@ -16,7 +16,7 @@ from .requests import (
     TranslateResult,
     Translation,
 )
-from .transcribe_requests import TranscribeResult, Transcript
+from .transcribe.requests import TranscribeResult, Transcript
 
 TRANSLATION = tuple(field.name for field in fields(Translation) if field.name != "length")
 TRANSLATED = (*TRANSLATION, "source_pieces")

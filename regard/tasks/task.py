@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ..config.merge import one_of
-from ..config.tasks import TASKS, Metric
+from ..config.registry import FAMILIES
+from ..config.task_settings import Metric, task_settings
 from ..errors import UserError
-from ..families import FAMILIES, family
+from ..families import family
 from ..families.spec import ModelSpec, Output
 from ..parts.inputs import Modality
 
@@ -24,7 +25,7 @@ class Task:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics that train.metric may name."""
-        return TASKS[self.name].metrics
+        return task_settings(self.name).metrics
 
     def fits(self, spec: ModelSpec) -> bool:
         """True if the task can use a family with this spec."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config.schema import TokenizerConfig
+from ..config.data.tokenizer import TokenizerConfig
 from ..parts.inputs import Inputs, Modality
 from ..processors.base import Array, Processor
 from ..processors.image.processor import ImageProcessor

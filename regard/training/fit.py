@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from .. import run_folder
 from ..config.merge import SettingsDraft, flatten, format_value, one_of
 from ..config.registry import describe
-from ..config.schema import Train
-from ..config.tasks import metrics_of
+from ..config.task_settings import metrics_of
+from ..config.train import Train
 from ..config.types import Base
 from ..data.batch import Batch
 from ..data.loading.sampler import split_evenly
@@ -28,10 +28,10 @@ from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name
 from . import checkpoint
 from .callbacks import Callback, OwnCodeError, name_of
+from .custom import Metrics, OwnMetric, as_loss, as_metrics, own_settings
 from .lock import RunLock
 from .loop import fit as run_loop
 from .objective import LossSum, Objective
-from .own import Metrics, OwnMetric, as_loss, as_metrics, own_settings
 from .protocols import Outcome
 from .ranks import joined_processes
 

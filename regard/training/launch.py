@@ -18,8 +18,8 @@ from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..pretrained import Pretrained, read_settings
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
-from ..tasks import prepare
-from ..tasks.own import NO_OWN_PARTS, OwnParts
+from ..tasks.catalog import prepare
+from ..tasks.custom import NO_OWN_PARTS, OwnParts
 from . import progress
 from .lock import RunLock
 from .loop import fit

@@ -2,7 +2,7 @@
 
 import math
 
-from ..config.schema import Train
+from ..config.train import Train
 from .schedules import learning_rate
 
 

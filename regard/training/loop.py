@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import run_folder
 from ..adapt.freeze import freeze
 from ..adapt.injection import injection_of
-from ..config.tasks import metrics_of
+from ..config.task_settings import metrics_of
 from ..device import resolve_device
 from ..errors import UserError
 from ..progress import shown_progress
@@ -22,10 +22,10 @@ from . import average, checkpoint, optim
 from .callbacks import Callback, CallbackRunner, Moment, OwnCodeError
 from .checkpoint import TrainingState
 from .compiled import compute_gradients
+from .custom import FailedMetric, nonfinite_metrics
 from .finish import finish
 from .limits import Limits
 from .nonfinite import FiniteCheck, remedy
-from .own import FailedMetric, nonfinite_metrics
 from .progress import EventLog, Record, SilentLog, best_text, describe_training, make_display
 from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
 from .ranks import ALONE, Ranks

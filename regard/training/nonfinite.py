@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ..config.schema import Train
+from ..config.train import Train
 from ..errors import UserError
 from .protocols import StepStats
 

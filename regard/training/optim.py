@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adapt.freeze import rate_factors
-from ..config.schema import Optimizer
+from ..config.train import Optimizer
 from ..errors import UserError
 from ..parts import Stack
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ..config.schema import Train
+from ..config.train import Train
 from ..data.batch import Batch
 from .objective import AnyObjective
 

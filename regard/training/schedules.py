@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from ..config.schema import Cosine, Linear, Noam, Schedule, WarmupStableDecay
+from ..config.train import Cosine, Linear, Noam, Schedule, WarmupStableDecay
 from ..errors import UserError
 
 

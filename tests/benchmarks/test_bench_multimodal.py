@@ -11,7 +11,7 @@ import torch
 from benchmarks import mixed_data, multimodal
 from benchmarks.__main__ import main
 from regard.cli.runner import run_app
-from regard.config.multitask import MultitaskData
+from regard.config.data.mixed import MultitaskData
 from regard.data.sources.manifest import open_manifests
 
 

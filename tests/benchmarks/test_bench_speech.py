@@ -15,7 +15,7 @@ import torch
 from benchmarks import bench, speech, speech_data
 from benchmarks.__main__ import main
 from regard.cli.runner import run_app
-from regard.config.audio import SoundData
+from regard.config.data.sound import SoundData
 from regard.data.sources.sounds import transcribed_sounds
 from regard.errors import UserError
 

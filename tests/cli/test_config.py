@@ -17,14 +17,16 @@ import regard
 from regard import recipes
 from regard.cli import main
 from regard.config import run as config
+from regard.config.data.texts import PairData as Data
+from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.decode import Seq2SeqDecode
 from regard.config.merge import flatten, split_commas
+from regard.config.registry import FAMILIES, TASKS
 from regard.config.renamed import RENAMED, renamed_key
 from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve
-from regard.config.schema import Adam, AdamW, Cosine, Noam, Seq2SeqDecode, TokenizerConfig, Train, WarmupStableDecay
-from regard.config.schema import PairData as Data
-from regard.config.tasks import TASKS
+from regard.config.task_settings import task_settings
+from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
-from regard.families import FAMILIES
 
 
 def errors_of(recipe: str = "translate", **overrides: object) -> list[str]:
@@ -530,7 +532,7 @@ def test_config_does_not_import_torch():
 
 
 def test_metrics_have_a_direction() -> None:
-    accuracy, loss = TASKS["classify"].metric("accuracy"), TASKS["classify"].metric("loss")
+    accuracy, loss = task_settings("classify").metric("accuracy"), task_settings("classify").metric("loss")
     assert accuracy.is_better(0.6, 0.5) and not accuracy.is_better(0.5, 0.6)
     assert loss.is_better(0.5, 0.6) and not loss.is_better(0.6, 0.5)
     for metric in (accuracy, loss):

@@ -11,7 +11,7 @@ from PIL import Image
 import regard
 from regard.cli.app import main
 from regard.cli.detections import image_ids
-from regard.config.vision import DetectData
+from regard.config.data.images import DetectData
 from regard.look.boxes import COLORS, draw_objects
 
 SHAPE = {

@@ -33,9 +33,9 @@ from regard.processors.image.processor import open_image
 from regard.processors.sound.log_mel import read_sound, resample
 from regard.processors.text.external import sentencepiece_processor
 from regard.synthetic.matching import MatchingExamples
+from regard.tasks.generate.base import TextGeneration
 from regard.tasks.predictor import Predictor
-from regard.tasks.text_generation import TextGeneration
-from regard.tasks.translate import TranslatePredictor
+from regard.tasks.translate.task import TranslatePredictor
 from regard.testing import outputs_of
 from regard.training import loop
 

@@ -18,7 +18,7 @@ from regard.cli.subtitles import FORMATS
 from regard.cli.transcript_files import NAMES, needs_words
 from regard.config.run import change_settings
 from regard.synthetic import morse
-from regard.tasks.transcribe import TranscribePredictor
+from regard.tasks.transcribe.task import TranscribePredictor
 from regard.training import curves
 
 TINY = {

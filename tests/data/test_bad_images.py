@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.config.vision import ImageData
+from regard.config.data.images import ImageData
 from regard.data.files.trees import FolderTree
 from regard.data.sources.data_files import as_sides
 from regard.data.sources.images import labeled_images, open_images

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.config.schema import Train
-from regard.config.vision import DetectData
+from regard.config.data.images import DetectData
+from regard.config.train import Train
 from regard.data.datasets.boxes import BoxDataset
 from regard.data.sources.boxes import box_source, boxed_images, label_counts, load_image
 from regard.data.sources.data_files import as_sides

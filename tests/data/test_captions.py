@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import regard
-from regard.config.vision import CaptionData
+from regard.config.data.images import CaptionData
 from regard.data.files.in_memory import InMemory
 from regard.data.sources.captions import CaptionPairs, captioned_images, open_captioned
 from regard.errors import UserError
@@ -34,7 +34,7 @@ from regard.synthetic.captions import (
     make_captions,
 )
 from regard.synthetic.scenes import SIDE
-from regard.tasks.caption import data_split
+from regard.tasks.caption.task import data_split
 
 # --- scenes ----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from tokenizers import Tokenizer as Backend
 
 from benchmarks import corpus as encode
 from regard.config import run as config
-from regard.config import schema
+from regard.config.data.texts import TextData
+from regard.config.train import Train
 from regard.data.datasets import token_cache
 from regard.data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler, evaluation_windows, memory_windows
 from regard.data.files import line_index
@@ -32,7 +33,7 @@ from regard.data.sources.split_points import CachedEncoder, TextPart
 from regard.errors import UserError
 from regard.processors.text.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown_words
 from regard.synthetic import stdlib
-from regard.tasks.language import split_documents
+from regard.tasks.language.task import split_documents
 
 TEXTS = [
     "The animal didn't cross the street,  because it was too tired (or 'tis said: don't).\n\n\tself.x = f(a1, b_2)\n",
@@ -89,8 +90,8 @@ BYTES = TRAINED["byte", "{}"]
 CHARS = TRAINED["char", "{}"]
 
 
-def data(tmp_path: Path, **changes) -> schema.TextData:
-    return schema.TextData(**{"cache": str(tmp_path / "cache")} | changes)
+def data(tmp_path: Path, **changes) -> TextData:
+    return TextData(**{"cache": str(tmp_path / "cache")} | changes)
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -591,7 +592,7 @@ def test_truncated_cache_is_rewritten(tmp_path, keep):
 
 def test_unwritable_cache_falls_back(tmp_path, monkeypatch):
     write(tmp_path / "file", "")
-    some = schema.TextData(train=write(tmp_path / "a", "text"), cache=str(tmp_path / "file/cache"))
+    some = TextData(train=write(tmp_path / "a", "text"), cache=str(tmp_path / "file/cache"))
     found = Corpus(open_documents(some, "train"), BYTES, tmp_path / "run")
     (told,) = found.report()
     assert "file/cache cannot be written (Not a directory; data.cache); encoded texts are in" in told and "run" in told
@@ -610,7 +611,7 @@ def test_unwritable_cache_falls_back(tmp_path, monkeypatch):
 
 def test_default_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    Corpus(open_documents(schema.TextData(train=write(tmp_path / "a", "text")), "train"), BYTES)
+    Corpus(open_documents(TextData(train=write(tmp_path / "a", "text")), "train"), BYTES)
     assert len(list((tmp_path / "xdg/regard").iterdir())) == 1
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -638,14 +639,15 @@ def test_files_changed_while_read_are_errors(tmp_path, monkeypatch):
 TWICE = """
 import sys
 from pathlib import Path
-from regard.config import schema
+from regard.config.data.texts import TextData
+from regard.config.train import Train
 from regard.data import token_cache
 from regard.data.datasets.corpus import Corpus
 from regard.data.sources.documents import open_documents
 from regard.processors.text.tokenizers import load_tokenizer
 folder = Path(sys.argv[1])
 for turn in range(3):
-    some = schema.TextData(train=str(folder / "a.txt"), cache=str(folder / "cache"), stride=turn)
+    some = TextData(train=str(folder / "a.txt"), cache=str(folder / "cache"), stride=turn)
     (folder / "a.txt").touch()  # the other must encode again, too
     try:
         found = Corpus(open_documents(some, "train"), load_tokenizer(folder / "t.json"))
@@ -691,8 +693,8 @@ def make_corpus(tmp_path, *texts: str, **more):
     return Corpus(open_documents(data(tmp_path, train=write(tmp_path / "made.jsonl", content), **more), "train"), BYTES)
 
 
-def train(**changes) -> schema.Train:
-    return schema.Train(**changes)
+def train(**changes) -> Train:
+    return Train(**changes)
 
 
 def load(way, corpus, data, train) -> Loader:
@@ -911,7 +913,7 @@ def test_window_to_device(tmp_path):
 
 def test_stride_above_window_is_an_error():
     with pytest.raises(ValueError, match="data.stride is 300, above data.max_tokens=256, and would skip tokens"):
-        schema.TextData(stride=300)
+        TextData(stride=300)
 
 
 # --- the embedded text -----------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config import run as config
-from regard.config import schema
+from regard.config.data.texts import PairData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.data import dataset
 from regard.data.batch import Batch
 from regard.data.dataset import TaskDataset
@@ -41,8 +42,8 @@ HARD = [
 ]  # fmt: skip
 
 
-def data(**changes) -> schema.PairData:
-    return schema.PairData(**changes)
+def data(**changes) -> PairData:
+    return PairData(**changes)
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -340,7 +341,7 @@ def test_fingerprint_depends_on_content_only(tmp_path):
 CORPUS = ["The animal did not cross the street.", "Das Tier überquerte die Straße nicht!", *HARD] * 3
 SYMBOLS = ("<url>", "<café>")
 TRAINED = {
-    kind: train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS)
+    kind: train_tokenizer(TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS)
     for kind in ("bpe", "unigram", "word", "char", "byte")
 }
 
@@ -406,7 +407,7 @@ def test_symbols_are_not_normalized():
 )
 def test_normalize_is_saved(tmp_path, normalize, text, result):
     for kind in ("bpe", "word", "byte"):
-        train_tokenizer(schema.TokenizerConfig(kind=kind, normalize=normalize, vocab=600), [text, result]).save(
+        train_tokenizer(TokenizerConfig(kind=kind, normalize=normalize, vocab=600), [text, result]).save(
             tmp_path / "t.json"
         )
         tokenizer = load_tokenizer(tmp_path / "t.json")
@@ -440,10 +441,10 @@ def test_byte_ids_follow_byte_values():
 def test_vocabulary_size_is_respected():
     many = [f"word{i} and{i % 7}" for i in range(500)]
     for kind in ("bpe", "unigram", "word", "char"):
-        assert train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=300, symbols=SYMBOLS), many).size <= 300
+        assert train_tokenizer(TokenizerConfig(kind=kind, vocab=300, symbols=SYMBOLS), many).size <= 300
     for kind in ("bpe", "unigram"):
         for texts in ([], [""], ["a"], ["猫" * 3000], ["ab"] * 3):
-            assert 260 <= train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=261), texts).size <= 261
+            assert 260 <= train_tokenizer(TokenizerConfig(kind=kind, vocab=261), texts).size <= 261
 
 
 def test_wordpiece():
@@ -479,7 +480,7 @@ def test_wordpiece_keeps_the_most_frequent_letters(monkeypatch):
 
 def test_extra_control_tokens_come_last(tmp_path):
     for kind in TRAINED:
-        train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
+        train_tokenizer(TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
             tmp_path / "t.json"
         )
         text = load_tokenizer(tmp_path / "t.json")
@@ -487,7 +488,7 @@ def test_extra_control_tokens_come_last(tmp_path):
         assert text.pieces([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
         assert TRAINED[kind].mask is None and TRAINED[kind].sentinels == []
     marks = [tokenizers.sentinel(i) for i in reversed(range(3))]
-    text = train_tokenizer(schema.TokenizerConfig(vocab=300), CORPUS, control=marks)
+    text = train_tokenizer(TokenizerConfig(vocab=300), CORPUS, control=marks)
     assert text.size == 300 and text.sentinels == [299, 298, 297]
     assert text.encode(["<extra_id_0><extra_id_2>"]) == [[299, 297]]  # a text may ask for a span
     assert text.encode(["<extra_id_3>"])[0][-1] < 297
@@ -514,11 +515,12 @@ def test_training_sample_is_evenly_spaced(monkeypatch):
 
 LEARN = """
 import sys
-from regard.config import schema
+from regard.config.data.texts import PairData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.processors.text.tokenizers import train_tokenizer
 texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
 for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
-    sys.stdout.write(train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
+    sys.stdout.write(train_tokenizer(TokenizerConfig(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
 """
 
 
@@ -534,9 +536,10 @@ def test_tokenizer_training_is_reproducible():
 
 FORK = """
 import os
-from regard.config import schema
+from regard.config.data.texts import PairData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.processors.text.tokenizers import train_tokenizer
-tokenizer = train_tokenizer(schema.TokenizerConfig(vocab=300), ["a b c"] * 5000)
+tokenizer = train_tokenizer(TokenizerConfig(vocab=300), ["a b c"] * 5000)
 tokenizer.encode(["a b c"] * 5000)
 assert os.environ["TOKENIZERS_PARALLELISM"] == "false"  # older versions of the library warn without it
 pid = os.fork()
@@ -611,7 +614,7 @@ def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
 def make_loader(examples, seed: int = 1, **changes) -> Loader:
     for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
     train = config.Train(seed=seed, **changes)
-    made = Loader.of(PairDataset(examples, BYTE, BYTE, schema.PairData(**for_data), train))
+    made = Loader.of(PairDataset(examples, BYTE, BYTE, PairData(**for_data), train))
     made.sampler.pool_size = 1000  # so that few examples need several pools
     return made
 
@@ -806,7 +809,7 @@ class Frames(TaskDataset):
 def test_arrays_keep_their_types():
     values = [np.random.default_rng(i).random((2 + i % 3, 4), np.float32) for i in range(20)]
     examples = InMemoryExamples("frames", [(each,) for each in values])
-    made = Loader.of(Frames(examples, schema.PairData(), config.Train(tokens=9)))
+    made = Loader.of(Frames(examples, PairData(), config.Train(tokens=9)))
     for _ in range(2):  # encoded, and then from the cache
         seen = {}
         for step in made.steps(0):
@@ -868,7 +871,7 @@ def test_sorted_batches():
 
 def test_pool_is_larger_than_a_step():
     def pool(**train):
-        pairs = PairDataset(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train))
+        pairs = PairDataset(some(9), BYTE, BYTE, PairData(), config.Train(**train))
         return BudgetSampler(pairs).pool_size
 
     assert pool(tokens=4096) == pool(batch=900) == 50_000
@@ -879,7 +882,7 @@ def test_pool_is_larger_than_a_step():
 def test_padding_is_below_three_percent():
     train = make_dates(("en", "de"), 6000, 1)["train"]
     tokenizer = train_tokenizer(config.TokenizerConfig(vocab=1000), train.texts(0, 1))
-    pairs = PairDataset(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024))
+    pairs = PairDataset(train, tokenizer, tokenizer, PairData(), config.Train(tokens=1024))
     made = Loader.of(pairs).steps(0)
     found = [batch for step in made for batch in step.micro_batches]
     cells = sum(batch["source"].values.numel() + batch["target"].values.numel() for batch in found)

@@ -12,8 +12,8 @@ from regard.data.sources.data_files import as_sides, evaluation_sides
 from regard.data.sources.holdout import hold_out
 from regard.data.tables.arrow import read_arrow_file, spool
 from regard.errors import UserError
+from regard.tasks.classify.regression import RegressionPredictor
 from regard.tasks.finite import require_finite
-from regard.tasks.regression import RegressionPredictor
 from regard.training import lock
 from regard.training.lock import RunLock
 

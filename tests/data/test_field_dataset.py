@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.config.schema import Data, Train
+from regard.config.data.base import Data
+from regard.config.train import Train
 from regard.data.datasets import fields as field_dataset
 from regard.data.datasets.fields import FieldDataset
 from regard.data.examples import InMemoryExamples

@@ -14,10 +14,11 @@ from regard.data.sources.documents import open_documents
 from regard.data.sources.holdout import hold_out
 from regard.data.sources.mixture import Mixture
 from regard.errors import UserError
-from regard.tasks import classify, tag
 from regard.tasks.base import open_lines
-from regard.tasks.text2text import Text2TextPredictor
-from regard.tasks.translate import data_split as pairs
+from regard.tasks.classify import task as classify
+from regard.tasks.tag import task as tag
+from regard.tasks.text2text.task import Text2TextPredictor
+from regard.tasks.translate.task import data_split as pairs
 
 PAIRS = [{"source": f"source {i}", "target": f"target {i}"} for i in range(40)]
 LABELED = [(f"text {i}", "ab"[i >= 20]) for i in range(40)]  # sorted by class

@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.config.schema import Train
-from regard.config.vision import ImageData
+from regard.config.data.images import ImageData
+from regard.config.train import Train
 from regard.data.datasets.mixed_images import MixedImages, mix
 from regard.data.loading.loader import Loader
 from regard.data.rng import Draws

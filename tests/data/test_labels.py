@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.config.schema import LabelData, TagData
+from regard.config.data.texts import LabelData, TagData
 from regard.data.sources.labeled import labeled_texts
 from regard.data.sources.tagged import Columns, Conllu, PlainText, Records, detect_format, read_head, tagged_sentences
 from regard.errors import UserError

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import files
-from regard.config.schema import LabelData, PairData
+from regard.config.data.texts import LabelData, PairData
 from regard.data.files import line_index
 from regard.data.files import lines as text_lines
 from regard.data.files.line_index import BLANK, VALID, write_index

@@ -9,7 +9,9 @@ import pytest
 from helpers import reads
 
 import regard
-from regard.config.schema import MaskData, TagData, TokenizerConfig, Train
+from regard.config.data.texts import MaskData, TagData
+from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.masking import MaskedDataset, Masker
 from regard.data.datasets.rows import LabelSet, TaggedDataset

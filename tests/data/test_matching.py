@@ -13,7 +13,7 @@ from benchmarks import matching as bench
 from regard.config.run import resolve
 from regard.errors import UserError
 from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, MatchingExamples, make_matching
-from regard.tasks import classify
+from regard.tasks.classify import task as classify
 
 
 @pytest.mark.parametrize("words", [32, 126, 1001])

@@ -6,8 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from regard.config.multitask import MultitaskData
-from regard.config.schema import TokenizerConfig, Train
+from regard.config.data.mixed import MultitaskData
+from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.train import Train
 from regard.data.datasets.multitask import MultitaskDataset, MultitaskSampler, interleave
 from regard.data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
 from regard.data.datasets.sounds import SoundDataset
@@ -20,7 +21,7 @@ from regard.processors.image.processor import ImageProcessor
 from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.sound.read import Sound
 from regard.processors.text.tokenizers import train_tokenizer
-from regard.tasks.task_tags import TaggedTargets, TaskTags
+from regard.tasks.multitask.tags import TaggedTargets, TaskTags
 
 RNG = np.random.default_rng(1)
 DATA = MultitaskData(rate=8000, bins=20)

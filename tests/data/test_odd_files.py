@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.config.schema import LabelData, MaskData, PairData
+from regard.config.data.texts import LabelData, MaskData, PairData
 from regard.data.examples import Examples
 from regard.data.sources.labeled import labeled_texts
 from regard.data.sources.lines import line_examples

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from regard.config.audio import SoundData
+from regard.config.data.sound import SoundData
 from regard.data.sources import sounds
 from regard.data.sources.data_files import as_sides
 from regard.data.sources.holdout import hold_out

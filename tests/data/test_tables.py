@@ -19,7 +19,7 @@ import zstandard
 from helpers.containers import Records
 
 import regard
-from regard.config.schema import LabelData, MaskData, PairData, TagData, TextData
+from regard.config.data.texts import LabelData, MaskData, PairData, TagData, TextData
 from regard.data.files import open as open_file
 from regard.data.sources.data_files import evaluation_sides
 from regard.data.sources.documents import open_documents

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.config.schema import TokenizerConfig
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.decode.search.detokenizer import IncrementalDetokenizer
 from regard.decode.search.stop_strings import cut_at_stop
 from regard.decode.search.texts import added_text, without_incomplete

@@ -6,10 +6,11 @@ import transformers as hf
 from helpers import generation
 from test_generation import context
 
-from regard.config.decode import LanguageDecode, Seq2SeqDecode
+from regard.config.decode import Seq2SeqDecode
 from regard.decode import Beam, Generate, Greedy, TokenRules
 from regard.decode.search.filters import NO_TOKEN, MinTokens, NoRepeatNgram, StepContext, SuppressAt
 from regard.decode.search.token_rules import token_table
+from regard.tasks.language.settings import LanguageDecode
 
 START, END = generation.START, generation.END
 

@@ -15,7 +15,7 @@ from helpers.reads import TINY, labeled_examples
 
 import regard
 from regard.cli import app as cli
-from regard.config.schema import LabelData, MaskData, MixData, PairData, SpanData, TagData, TextData
+from regard.config.data.texts import LabelData, MaskData, MixData, PairData, SpanData, TagData, TextData
 from regard.data.sources.data_files import evaluation_sides
 from regard.data.sources.documents import open_documents
 from regard.data.sources.labeled import labeled_texts

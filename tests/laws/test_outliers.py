@@ -9,7 +9,8 @@ from torch import Tensor, nn
 import regard
 from regard.adapt import precision
 from regard.adapt.outliers import outlier_columns, random_inputs, smallest_vocab
-from regard.families import FAMILIES, family, gpt
+from regard.config.registry import FAMILIES
+from regard.families import family, gpt
 from regard.parts import Inputs
 
 CHANNELS = [3, 40, 61]

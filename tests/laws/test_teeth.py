@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.config.schema import Base
+from regard.config.types import Base
 from regard.errors import UserError
 from regard.families import bert, gpt
 from regard.families.spec import ModelSpec

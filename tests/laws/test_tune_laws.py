@@ -9,10 +9,10 @@ from torch import nn
 
 from regard.adapt import lora, tune
 from regard.adapt.prompt_tuning import prepend
+from regard.config.registry import FAMILIES
 from regard.config.run import family_of
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
-from regard.families import FAMILIES
 from regard.look import record_attention
 from regard.parts import Inputs
 from regard.parts.cache.slots import DenseCache

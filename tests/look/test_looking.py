@@ -9,11 +9,11 @@ import torch
 from helpers.families import CASES, MEDIA_CASES, Case, case_subject, output_of
 
 import regard
+from regard.config.registry import FAMILIES
 from regard.errors import UserError
-from regard.families import FAMILIES
 from regard.look import attention_sites, record, record_layers, rollout
 from regard.parts.kernels import SoftmaxKernel
-from regard.tasks.lm_scoring import generation_logits
+from regard.tasks.language.scoring import generation_logits
 from regard.testing.laws import require_close
 from regard.testing.subjects import Writer
 

@@ -9,7 +9,7 @@ import transformers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.config.schema import Base
+from regard.config.types import Base
 from regard.families import bert as bert_family
 from regard.families import bigbird as bigbird_family
 from regard.families import gpt as gpt_family

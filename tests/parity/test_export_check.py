@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.run import resolve
-from regard.config.schema import TokenizerConfig
 from regard.families import bert, gpt
 from regard.formats.huggingface import bert_export, causal_parity, gpt2_export
 from regard.formats.parity import check_close, check_difference

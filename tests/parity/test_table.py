@@ -16,8 +16,8 @@ from helpers import causal, long, parity
 from helpers.causal import loud as causal_loud
 from prototypes.checks import loud
 
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.run import family_of, resolve
-from regard.config.schema import TokenizerConfig
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS, find_exporter
 from regard.formats.huggingface import marian

@@ -16,17 +16,17 @@ from transformers.generation.logits_process import WhisperNoSpeechDetection, Whi
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
 import regard
-from regard.config.audio import TranscribeDecode
 from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis
 from regard.decode.engine.encoded import source_rows
 from regard.decode.search.filters import StepContext
 from regard.decode.search.timestamps import TimestampRules
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
-from regard.tasks import whisper_generation
-from regard.tasks.whisper import WhisperPredictor
-from regard.tasks.windows import judge
-from regard.tasks.word_times import FILTER, align_tokens, alignment_weights, median_filter, warp
+from regard.tasks.transcribe.settings import TranscribeDecode
+from regard.tasks.whisper import generation as whisper_generation
+from regard.tasks.whisper.task import WhisperPredictor
+from regard.tasks.whisper.windows import judge
+from regard.tasks.whisper.word_times import FILTER, align_tokens, alignment_weights, median_filter, warp
 
 SECONDS, RATE = 6, 16000
 IDS = control_ids(SECONDS)

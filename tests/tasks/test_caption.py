@@ -24,9 +24,9 @@ from regard.errors import UserError
 from regard.metrics.captions import cider
 from regard.parts import Inputs
 from regard.synthetic import captions
-from regard.tasks import prepare
-from regard.tasks.caption import CaptionPredictor
-from regard.tasks.image_generation import caption_result
+from regard.tasks.caption.generation import caption_result
+from regard.tasks.caption.task import CaptionPredictor
+from regard.tasks.catalog import prepare
 from regard.tasks.requests import CaptionRequest
 from regard.training import curves
 

@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 import regard
 from regard.cli import app as cli
+from regard.config.data.texts import LabelData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.run import resolve
-from regard.config.schema import LabelData, TokenizerConfig, Train
+from regard.config.train import Train
 from regard.data.datasets import rows
 from regard.data.datasets.rows import LabeledTextDataset, max_text_tokens
 from regard.data.examples import InMemoryExamples
@@ -26,7 +28,7 @@ from regard.errors import UserError
 from regard.processors.labels import LabelProcessor
 from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.synthetic.language_id import LOCALES, make_phrases
-from regard.tasks import classify
+from regard.tasks.classify import task as classify
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
 from regard.processors.sound.read import Sound
 from regard.synthetic import captions
-from regard.tasks import prepare
+from regard.tasks.catalog import prepare
 from regard.tasks.objectives import MAX_SCALE, contrastive_loss
 from regard.training.step import GradientStep
 
@@ -356,7 +356,7 @@ def test_scenes_of_unseen_combinations() -> None:
     unseen = {"a red circle", "a blue cross"}
     assert not unseen & {text for name in ("train", "valid") for _, text in [*job.splits[name][:50]]}
     run = job.predictor
-    from regard.tasks.contrastive import data_split
+    from regard.tasks.contrastive.task import data_split
 
     assert {data_split(run.run, "test").text(index, 1) for index in range(40)} == unseen
     assert len(captions.COMBINATIONS) == 24

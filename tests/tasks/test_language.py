@@ -21,8 +21,8 @@ from regard.data.datasets.corpus import Corpus, evaluation_windows
 from regard.decode.search.texts import without_incomplete
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
-from regard.tasks.language import LanguageJob, LanguagePredictor, data_split, prepare
-from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
+from regard.tasks.language.scoring import corpus_nll, lm_metrics, spans
+from regard.tasks.language.task import LanguageJob, LanguagePredictor, data_split, prepare
 from regard.tasks.objectives import LanguageObjective
 
 SMALL: dict[str, Any] = {

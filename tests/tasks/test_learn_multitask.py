@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import regard
-from regard.config.multitask import EMBEDDED
+from regard.config.data.mixed import EMBEDDED
 from regard.synthetic.multitask import SHARES
 
 SHORT = {"train.steps": 150, "train.eval_every": 150, "train.save_every": 150}

@@ -13,7 +13,7 @@ from test_train import BATCH, EXAMPLES, Task, light, records, trained  # noqa: F
 
 from regard.api import resolve
 from regard.config.run import change_settings, load_config
-from regard.config.schema import Train
+from regard.config.train import Train
 from regard.data.datasets.corpus import ContiguousSampler, WindowSampler
 from regard.training import loop
 from regard.training.limits import Limits
@@ -171,7 +171,7 @@ def test_planned_steps_of_running_text_are_exact(sampler: Any, tokens: int) -> N
 
 def test_several_pools_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.data.loading import sampler
-    from regard.tasks import prepare
+    from regard.tasks.catalog import prepare
 
     monkeypatch.setattr(sampler, "POOL_SIZE", 70)
     files = reads.write_texts(tmp_path / "train.tsv", reads.labeled_examples(300, 1))

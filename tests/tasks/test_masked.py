@@ -16,8 +16,10 @@ from helpers.losses import batch_loss
 import regard
 from regard.api import compare
 from regard.cli import app as cli
+from regard.config.data.texts import MaskData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.run import resolve
-from regard.config.schema import MaskData, TokenizerConfig, Train
+from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths
 from regard.data.examples import InMemoryExamples
@@ -26,7 +28,7 @@ from regard.data.rng import Draws
 from regard.data.sources.lines import line_examples
 from regard.errors import UserError
 from regard.processors.text.tokenizers import MASK, train_tokenizer
-from regard.tasks import masked
+from regard.tasks.masked import task as masked
 
 
 @pytest.fixture(scope="module")

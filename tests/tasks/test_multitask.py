@@ -13,7 +13,7 @@ from regard.cli.app import main
 from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
 from regard.processors.sound.read import Sound
-from regard.tasks.multitask_items import Item, as_item, is_single
+from regard.tasks.multitask.items import Item, as_item, is_single
 from regard.training import curves
 from regard.training.step import GradientStep
 
@@ -236,7 +236,7 @@ def test_long_recordings_are_refused(predictor):
 def test_gradients_of_a_step_do_not_depend_on_accumulation(run):
     """The loss of a step is divided by the target tokens of all its kinds."""
     from regard.config.run import resolve
-    from regard.tasks import prepare
+    from regard.tasks.catalog import prepare
 
     gradients = []
     for count in (1, 3):

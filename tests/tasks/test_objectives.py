@@ -6,7 +6,7 @@ import torch._dynamo.testing
 from helpers.losses import batch_loss
 
 from regard.config.run import resolve
-from regard.tasks.translate import TranslateJob, prepare
+from regard.tasks.translate.task import TranslateJob, prepare
 
 SMALL = {
     "data.examples": 400, "model.width": 32, "model.heads": 2, "model.layers": 1, "model.inner": 64, "model.dropout": 0.0,

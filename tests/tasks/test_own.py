@@ -20,7 +20,7 @@ from regard.look.states import hidden_states
 from regard.processors.text.custom import TOKENIZERS, as_tokenizer
 from regard.tasks.predictor import Predictor
 from regard.training import checkpoint, curves
-from regard.training.own import OwnMetric
+from regard.training.custom import OwnMetric
 
 EXAMPLES = reads.labeled_examples(40, 1)
 TINY: dict[str, Any] = {

@@ -18,7 +18,7 @@ from regard.decode.parallel.copies import TokenCopying, likeliest_lengths, limit
 from regard.errors import UserError
 from regard.parts import Encoded, Inputs
 from regard.parts.parallel.fertility import best_fertilities, copy_tokens
-from regard.tasks.parallel_data import FertilityDataset, InfillDataset
+from regard.tasks.parallel.data import FertilityDataset, InfillDataset
 from regard.tasks.requests import TranslateRequest
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
@@ -101,7 +101,7 @@ def test_mean_and_sampled_fertilities() -> None:
 
 def job_of(settings: dict[str, Any]) -> Any:
     from regard.config.run import resolve
-    from regard.tasks import prepare
+    from regard.tasks.catalog import prepare
 
     return prepare(resolve("translate", {**small.TINY, "train.steps": 1, **settings}).run, {}, torch.device("cpu"))
 

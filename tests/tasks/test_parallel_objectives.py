@@ -14,9 +14,9 @@ from regard.data.datasets.collate import pad_tokens
 from regard.decode.parallel.copies import TokenCopying, limit_fertilities
 from regard.errors import UserError
 from regard.parts import Inputs
-from regard.tasks import prepare
-from regard.tasks.parallel_data import FertilityDataset
-from regard.tasks.parallel_objectives import (
+from regard.tasks.catalog import prepare
+from regard.tasks.parallel.data import FertilityDataset
+from regard.tasks.parallel.objectives import (
     FertilityObjective,
     FrozenTeacher,
     InfillObjective,

@@ -13,7 +13,7 @@ from safetensors import safe_open
 import regard
 from regard import UserError
 from regard.cli.app import main
-from regard.config.schema import TokenizerConfig
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.data.datasets.rows import encode_rows, pad_texts
 from regard.metrics.bag_of_words import BagOfWords, Tfidf, fit_linear
 from regard.metrics.labels import multi_label_metrics
@@ -21,7 +21,7 @@ from regard.parts import Inputs
 from regard.parts.ngrams import NGramCounts
 from regard.processors.targets import NumberProcessor
 from regard.processors.text.tokenizers import train_tokenizer
-from regard.tasks.ngram_start import spell_tokens
+from regard.tasks.classify.ngram_start import spell_tokens
 from regard.tasks.objectives import LabelObjective, MultiLabelObjective
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five"]

@@ -24,7 +24,7 @@ from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
 from regard.synthetic.digits import make_digits
 from regard.synthetic.morse import MorseSettings, encode_morse
-from regard.tasks import prepare
+from regard.tasks.catalog import prepare
 from regard.tasks.objectives import ContrastiveObjective
 from regard.training import progress
 from regard.training.objective import AnyObjective

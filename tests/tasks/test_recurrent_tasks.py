@@ -14,8 +14,8 @@ from regard.data.datasets.collate import collate_pairs
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.text.tokenizers import TrainedTokenizer
-from regard.tasks import translate
-from regard.tasks.seq2seq_scoring import logits
+from regard.tasks.generate.logits import logits
+from regard.tasks.translate import task as translate
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])
 TINY = {

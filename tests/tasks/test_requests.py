@@ -9,12 +9,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import regard
-from regard.config.schema import NEUTRAL_SAMPLING
+from regard.config.decode import NEUTRAL_SAMPLING
+from regard.config.registry import TASKS
 from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
 from regard.errors import UserError
-from regard.tasks import TASKS, task_module
 from regard.tasks import requests as types
+from regard.tasks.catalog import task_module
 from regard.tasks.notices import Notice, warn_once
 from regard.tasks.predictor import Embedding, Predictor, Streaming
 from regard.tasks.requests import (

@@ -17,7 +17,7 @@ from regard.data.datasets.sounds import SoundDataset
 from regard.data.rng import Draws
 from regard.errors import UserError
 from regard.synthetic import morse
-from regard.tasks.transcribe import TranscribeJob, prepare
+from regard.tasks.transcribe.task import TranscribeJob, prepare
 from regard.training import curves
 
 RATE = morse.RATE

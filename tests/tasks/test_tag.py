@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 import regard
 from regard.cli import app as cli
+from regard.config.data.texts import TagData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.run import resolve
-from regard.config.schema import TagData, TokenizerConfig, Train
+from regard.config.train import Train
 from regard.data.datasets import rows
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.rows import TaggedDataset, encode_sentence, word_windows
@@ -26,8 +28,8 @@ from regard.errors import UserError
 from regard.processors.text.processor import encode_words
 from regard.processors.text.tokenizers import train_tokenizer
 from regard.synthetic.python_tags import make_python_tags, role_after, sentences, stdlib_modules
-from regard.tasks import tag
-from regard.tasks.tag import MostFrequentTag
+from regard.tasks.tag import task as tag
+from regard.tasks.tag.task import MostFrequentTag
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,12 @@ from types import ModuleType
 import pytest
 
 import regard
-from regard.config.tasks import TASKS
+from regard.config.registry import FAMILIES, TASKS
+from regard.config.task_settings import task_settings
 from regard.errors import UserError
-from regard.families import FAMILIES, bert
+from regard.families import bert
 from regard.families.spec import ModelSpec
-from regard.tasks import task_module
+from regard.tasks.catalog import task_module
 from regard.tasks.task import spec_of
 
 FITTING = {
@@ -32,7 +33,7 @@ FITTING = {
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_fits_the_families_that_read_and_write_what_it_needs(name: str) -> None:
     task = task_module(name).TASK
-    assert task.name == name and task.metrics == TASKS[name].metrics
+    assert task.name == name and task.metrics == task_settings(name).metrics
     assert [other for other in FAMILIES if task.fits(spec_of(other))] == FITTING[name].split()
 
 

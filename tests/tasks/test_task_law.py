@@ -25,7 +25,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 import regard
-from regard.config.tasks import TASKS
+from regard.config.registry import TASKS
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS
 from regard.synthetic import captions, dates, digits, language_id, morse, python_tags, scenes, stdlib

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.config.schema import MixData, SpanData, TokenizerConfig, Train
+from regard.config.data.texts import MixData, SpanData
+from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.train import Train
 from regard.data.datasets.spans import SpanCorruptor, SpanDataset, random_composition
 from regard.data.examples import InMemoryExamples
 from regard.data.loading.loader import Loader

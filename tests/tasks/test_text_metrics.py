@@ -11,12 +11,12 @@ from helpers import small
 import regard
 from regard.api import compare
 from regard.cli import main
-from regard.config.schema import TextEval
+from regard.config.evaluation import TextEval
 from regard.errors import UserError
 from regard.metrics import tokenization
 from regard.metrics.text import paired_bootstrap, signature, text_metrics
 from regard.metrics.tokenization import Tokenization, choose_tokenization, script_of
-from regard.tasks.text2text import MetricsByTask, Text2TextPredictor
+from regard.tasks.text2text.task import MetricsByTask, Text2TextPredictor
 
 TEXTS = {
     "zh": ["我们用 PyTorch 训练 Transformer 模型。", "今天天气很好。", "の字在商標裡很常見，漢字佔絕大多數，這是中文。"],

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from regard.config.schema import Constant, Cosine, Linear, Noam, Train, WarmupStableDecay
+from regard.config.train import Constant, Cosine, Linear, Noam, Train, WarmupStableDecay
 from regard.data.batch import Batch
 from regard.device import resolve_device
 from regard.errors import UserError

@@ -20,8 +20,8 @@ from regard.errors import UserError
 from regard.parts.parallel.ctc import best_path, force_align
 from regard.processors.sound.read import Sound
 from regard.synthetic import morse
-from regard.tasks.transcribe import TranscribePredictor
-from regard.tasks.transcribe_requests import TranscribeRequest
+from regard.tasks.transcribe.requests import TranscribeRequest
+from regard.tasks.transcribe.task import TranscribePredictor
 from regard.training import curves
 
 RATE = morse.RATE

@@ -17,9 +17,9 @@ from helpers.whisper import TEXT, control_ids, write_folder, write_multilingual
 
 import regard
 from regard.cli import main
-from regard.config.audio import SoundData
+from regard.config.data.sound import SoundData
+from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.run import Run
-from regard.config.schema import TokenizerConfig
 from regard.decode import Hypothesis
 from regard.decode.search.filters import StepContext
 from regard.errors import UserError
@@ -29,13 +29,13 @@ from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 from regard.processors.text.whisper import ControlTokens, with_control_tokens
-from regard.tasks.recordings import SoundWindow
-from regard.tasks.sound_processors import window_frames
-from regard.tasks.transcribe import new_predictor
-from regard.tasks.transcribe_requests import TranscribeRequest
-from regard.tasks.whisper import WhisperPredictor
-from regard.tasks.whisper_generation import WindowResult
-from regard.tasks.windows import WindowText, split_window, without_loop
+from regard.tasks.transcribe.processors import window_frames
+from regard.tasks.transcribe.requests import TranscribeRequest
+from regard.tasks.transcribe.task import new_predictor
+from regard.tasks.whisper.generation import WindowResult
+from regard.tasks.whisper.recordings import SoundWindow
+from regard.tasks.whisper.task import WhisperPredictor
+from regard.tasks.whisper.windows import WindowText, split_window, without_loop
 
 RATE, SECONDS = 16000, 2
 IDS = control_ids(SECONDS)

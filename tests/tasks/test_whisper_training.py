@@ -21,8 +21,8 @@ from regard.pretrained import Pretrained
 from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.text.whisper import WhisperTokenizer, WhisperTranscripts
 from regard.synthetic import morse
-from regard.tasks.transcribe import TranscribeJob, prepare
-from regard.tasks.whisper import WhisperPredictor
+from regard.tasks.transcribe.task import TranscribeJob, prepare
+from regard.tasks.whisper.task import WhisperPredictor
 from regard.training import curves
 
 CPU = torch.device("cpu")

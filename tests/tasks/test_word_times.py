@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.tasks.word_times import align_tokens, alignment_weights
+from regard.tasks.whisper.word_times import align_tokens, alignment_weights
 
 TOKENS, POSITIONS = 6, 60
 

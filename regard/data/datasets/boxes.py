@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...config.schema import Train
-from ...config.vision import DetectData
+from ...config.data.images import DetectData
+from ...config.train import Train
 from ...processors.boxes import Boxes
 from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...config.schema import Train
-from ...config.vision import CaptionData
+from ...config.data.images import CaptionData
+from ...config.train import Train
 from ...processors.base import Array, Rng
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage

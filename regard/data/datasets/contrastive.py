@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config.contrastive import ContrastiveData
-from ...config.schema import Train
+from ...config.data.mixed import ContrastiveData
+from ...config.train import Train
 from ...parts.inputs import Inputs
 from ...processors.base import Array, Rng
 from ...processors.image.processor import ImageProcessor

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...config.schema import TextData, Train
+from ...config.data.texts import TextData
+from ...config.train import Train
 from ...errors import UserError
 from ...parts.inputs import Inputs
 from ...processors.text.tokenizers import Tokenizer

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...config.schema import Data, Train
+from ...config.data.base import Data
+from ...config.train import Train
 from ...parts.inputs import Inputs
 from ...processors.fields import Fields
 from ..batch import Batch

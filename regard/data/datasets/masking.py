@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ...config.schema import MaskData, Train
+from ...config.data.texts import MaskData
+from ...config.train import Train
 from ...errors import UserError
 from ...parts.inputs import Inputs
 from ...processors.text.processor import encode_words

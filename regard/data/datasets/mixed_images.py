@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from ...config.schema import Train
-from ...config.vision import ImageData
+from ...config.data.images import ImageData
+from ...config.train import Train
 from ...parts.inputs import Inputs
 from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor

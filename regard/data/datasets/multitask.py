@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...config.schema import Data, Train
+from ...config.data.base import Data
+from ...config.train import Train
 from ..batch import Batch
 from ..dataset import EncodedExample, Measured, TaskDataset
 from ..loading.sampler import BudgetSampler, Pool, Step, alternate_sort, first_step, group_by_budget, split_evenly

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ...config.schema import PackedData, Train
+from ...config.data.base import PackedData
+from ...config.train import Train
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
 from ..dataset import EncodedExample, TaskDataset

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...config.schema import Data, Train
+from ...config.data.base import Data
+from ...config.train import Train
 from ...processors.base import Array, Processor, Rng
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.processor import TextProcessor

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...config.schema import Data, LabelData, TagData, Train
+from ...config.data.base import Data
+from ...config.data.texts import LabelData, TagData
+from ...config.train import Train
 from ...errors import UserError
 from ...parts.inputs import Inputs
 from ...processors.base import Processor

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...config.audio import SoundSettings
-from ...config.schema import Train
+from ...config.data.sound import SoundSettings
+from ...config.train import Train
 from ...parts.inputs import Inputs
 from ...processors.base import Array
 from ...processors.sound.frames import SoundFrames

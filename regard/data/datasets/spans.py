@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...config.schema import SpanData, Train
+from ...config.data.texts import SpanData
+from ...config.train import Train
 from ...errors import UserError
 from ...processors.text.tokenizers import TrainedTokenizer
 from ..dataset import EncodedExample

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config.vision import DetectData
+from ...config.data.images import DetectData
 from ...errors import UserError
 from ...processors.image.read import FileBytes, image_name, image_problem, image_size, open_image
 from ...processors.labels import LabelSet, sorted_labels

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config.vision import CaptionData, NamedImages
+from ...config.data.images import CaptionData, NamedImages
 from ...errors import UserError
 from ...processors.image.read import RawImage, image_problem
 from ..examples import Examples

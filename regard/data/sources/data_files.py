@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...config.schema import Data, Sides
+from ...config.data.base import Data, Sides
 from ...errors import UserError
 from ..files.in_memory import InMemory, is_known, kind_of
 

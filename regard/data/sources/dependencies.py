@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
 
-from ...config.schema import TagData
+from ...config.data.texts import TagData
 from ...errors import UserError
 from .tagged import CONLLU, Conllu, TaggedSentences, Word
 

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ...config.schema import Sides, TextData
+from ...config.data.base import Sides
+from ...config.data.texts import TextData
 from ...errors import UserError
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK, INVALID, add_file_state

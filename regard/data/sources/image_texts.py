@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...config.vision import NamedImages
+from ...config.data.images import NamedImages
 from ...errors import UserError
 from ..examples import Examples
 from ..files.in_memory import InMemory

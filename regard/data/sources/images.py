@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...config.vision import NamedImages
+from ...config.data.images import NamedImages
 from ...errors import UserError
 from ...processors.image.read import RawImage, image_problem
 from ..examples import Examples, InMemoryExamples

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...config.schema import LabelData
+from ...config.data.texts import LabelData
 from ...errors import UserError
 from ..tables.cells import labels_value
 from ..tables.columns import (

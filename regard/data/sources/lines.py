@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...config.schema import MaskData, SpanData
+from ...config.data.texts import MaskData, SpanData
 from ...errors import UserError
 from ..examples import Examples
 from ..files.lines import TextLines

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config.multitask import MultitaskData
+from ...config.data.mixed import MultitaskData
 from ...errors import UserError
 from ...processors.image.read import image_problem
 from ..examples import Examples

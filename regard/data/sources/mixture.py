@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...config.schema import MixData
+from ...config.data.texts import MixData
 from ...errors import UserError
 from ..examples import Examples
 from .pairs import open_pairs

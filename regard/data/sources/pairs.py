@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...config.schema import TableData
+from ...config.data.base import TableData
 from ...errors import UserError
 from ..files.lines import TextLines
 from ..tables.columns import SOURCE, TARGET

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...config.audio import Recordings, RecordingTable
+from ...config.data.sound import Recordings, RecordingTable
 from ...errors import UserError
 from ...processors.sound.read import RawSound, Sound, is_sound, sound_info, sound_problem
 from ..examples import Examples

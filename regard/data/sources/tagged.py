@@ -10,8 +10,8 @@ from itertools import chain
 from sys import intern
 from typing import NamedTuple, TypeGuard
 
+from ...config.data.texts import TagData
 from ...config.merge import one_of
-from ...config.schema import TagData
 from ...errors import UserError
 from ..examples import Examples
 from ..files.line_index import BLANK, VALID

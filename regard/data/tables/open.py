@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ...config.schema import TableData
+from ...config.data.base import TableData
 from ...errors import UserError
 from ..files.in_memory import InMemory
 from ..files.open import (

@@ -229,7 +229,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
 def predictor_of(folder: EncoderFolder, overrides: JsonMapping) -> "AnyPredictor":
     """The module of a task builds it: `from_folder(folder, overrides)`."""
-    task = import_module(f"regard.tasks.{TASKS[folder.config.head]}")
+    task = import_module(f"regard.tasks.{TASKS[folder.config.head]}.task")
     predictor: AnyPredictor = task.from_folder(folder, overrides)
     return predictor
 

@@ -8,12 +8,12 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ...config.run import Run, change_settings
-from ...config.schema import LanguageDecode
 from ...errors import UserError
 from ...families import gpt
 from ...files import JsonMapping, JsonObject
 from ...processors.text.external import FolderTokenizer
 from ...run_folder import FORMAT
+from ...tasks.language.settings import LanguageDecode
 from .config_table import Only
 from .control_ids import NO_PAD, ROLES, check_control_ids, check_vocabulary
 from .folder import parse_config
@@ -33,7 +33,7 @@ from .generation import (
 from .vocabularies import tokenizer_settings
 
 if TYPE_CHECKING:
-    from ...tasks.language import LanguagePredictor
+    from ...tasks.language.task import LanguagePredictor
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
@@ -160,7 +160,7 @@ def language_predictor(
 ) -> "LanguagePredictor":
     """The predictor of a model that was read from a folder; `text` is its tokenizer if the folder has no file of it."""
     from ...device import resolve_device
-    from ...tasks.language import LanguagePredictor
+    from ...tasks.language.task import LanguagePredictor
 
     names = tokenizer_settings(path)
     check_control_ids(path, config, ours.vocab, named=[role for role in ROLES if names.get(f"{role}_token")])

@@ -15,7 +15,7 @@ from ..parity import SAMPLE_COUNT, MatchCount, check_close, export_error, quiet
 from . import causal, gpt2, llama
 
 if TYPE_CHECKING:
-    from ...tasks.language import LanguagePredictor
+    from ...tasks.language.task import LanguagePredictor
 
 STEPS = 16  # tokens by which every text is continued
 

@@ -22,7 +22,7 @@ from .image_settings import PROCESSOR, read_image_settings
 from .weight_names import WeightRule, load_weights, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.contrastive import ContrastivePredictor
+    from ...tasks.contrastive.task import ContrastivePredictor
 
 LEGACY_END = 2  # eos_token_id of older folders: the text ends with the highest id, whatever it is
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -184,7 +184,7 @@ def read_tokenizer(path: Path, text: JsonMapping, c: clip.Config) -> FolderToken
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ContrastivePredictor":
     """The predictor of a CLIP folder."""
-    predictor: ContrastivePredictor = import_module("regard.tasks.contrastive").from_folder(
+    predictor: ContrastivePredictor = import_module("regard.tasks.contrastive.task").from_folder(
         read(path, config), overrides
     )
     return predictor

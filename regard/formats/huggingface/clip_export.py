@@ -26,7 +26,7 @@ from .tokenizer_export import portable_tokenizer
 from .weight_names import export_weights
 
 if TYPE_CHECKING:
-    from ...tasks.contrastive import ContrastivePredictor
+    from ...tasks.contrastive.task import ContrastivePredictor
 
 __all__ = ["check", "unsupported", "usage", "write"]
 SAMPLES = 8  # texts that are compared

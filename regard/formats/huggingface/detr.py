@@ -27,7 +27,7 @@ from .image_settings import PROCESSOR, read_image_settings, write_image_settings
 from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.detect import DetectPredictor
+    from ...tasks.detect.task import DetectPredictor
 
 ARCHITECTURE = "DetrForObjectDetection"
 FOUND = """(found,) = processor.post_process_object_detection(outputs, 0.5, [image.size[::-1]])
@@ -194,7 +194,7 @@ def read(path: Path, config: JsonMapping) -> DetrFolder:
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "DetectPredictor":
     """The predictor of a folder."""
     folder = read(path, config)
-    predictor: DetectPredictor = import_module("regard.tasks.detect").from_folder(folder, overrides)
+    predictor: DetectPredictor = import_module("regard.tasks.detect.task").from_folder(folder, overrides)
     return predictor
 
 

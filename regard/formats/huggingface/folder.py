@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...config.run import Run
-from ...config.schema import Base
+from ...config.types import Base
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json
 from ..model_files import INDEX, WEIGHTS, first_module, weight_files

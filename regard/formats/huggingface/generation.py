@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode, TranslateDecode
+from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode
 from ...config.renamed import renamed_settings
 from ...config.run import Run
 from ...decode import Filter
@@ -19,6 +19,7 @@ from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_optional_json
 from ...processors.text.tokenizers import Tokenizer
 from ...run_folder import FORMAT
+from ...tasks.translate.settings import TranslateDecode
 from .folder import parse_config
 
 GENERATION_FILE = "generation_config.json"

@@ -17,7 +17,7 @@ from .folder import parse_config, read_weights
 from .weight_names import WeightRule, load_weights, one_of, prefixed, transposed
 
 if TYPE_CHECKING:
-    from ...tasks.language import LanguagePredictor
+    from ...tasks.language.task import LanguagePredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from .tokenizer_export import portable_tokenizer, tokenizer_config
 from .weight_names import Names, export_weights
 
 if TYPE_CHECKING:
-    from ...tasks.language import LanguagePredictor
+    from ...tasks.language.task import LanguagePredictor
 
 
 def gpt2_unsupported(c: gpt.Config) -> list[str]:

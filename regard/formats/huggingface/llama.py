@@ -19,7 +19,7 @@ from .folder import parse_config, read_weights
 from .weight_names import WeightRule, find_rule, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.language import LanguagePredictor
+    from ...tasks.language.task import LanguagePredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from .generation import read_generation_config, translate_decode
 from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
 TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
 
@@ -211,7 +211,7 @@ def _marian_tokenizers(
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "TranslatePredictor":
     """The translation predictor of a Marian folder."""
     from ...device import resolve_device
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
     ours = parse_config(path, config, from_huggingface)
     model = load_weights(transformer.Model(ours), read_weights(path), names(ours), COMPUTED)

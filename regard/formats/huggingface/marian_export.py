@@ -20,7 +20,7 @@ from .tokenizer_export import write_tokenizer_files
 from .weight_names import export_weights
 
 if TYPE_CHECKING:
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
 READS_WIDTH = re.compile(r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight")  # columns: the width
 WRITES_WIDTH = re.compile(r".*\.(out|norm)\.(weight|bias)")  # rows: the width

@@ -19,7 +19,7 @@ from .vocabularies import load_t5_unigram
 from .weight_names import WeightRule, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bia
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "TranslatePredictor":
     """A predictor from text to text."""
     from ...device import resolve_device
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
     ours, model = read(path, config)
     generation = read_generation_config(path, config)

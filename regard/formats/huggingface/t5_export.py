@@ -16,7 +16,7 @@ from .tokenizer_export import write_tokenizer_files
 from .weight_names import export_weights
 
 if TYPE_CHECKING:
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
 unsupported = CONFIG.unsupported
 

@@ -13,7 +13,7 @@ from ...processors.text.tokenizers import END, SPECIALS, Tokenizer, TrainedToken
 from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
 
 if TYPE_CHECKING:
-    from ...tasks.translate import TranslatePredictor
+    from ...tasks.translate.task import TranslatePredictor
 
 
 def write_tokenizers(predictor: "TranslatePredictor", draft: Path) -> dict[str, TrainedTokenizer]:

@@ -41,7 +41,7 @@ from .tokenizer_export import portable_tokenizer, tokenizer_config
 from .weight_names import WeightRule, export_weights, load_weights, prefixed, transposed
 
 if TYPE_CHECKING:
-    from ...tasks.caption import CaptionPredictor
+    from ...tasks.caption.task import CaptionPredictor
 
 ARCHITECTURE = "VisionEncoderDecoderModel"
 MAX_LENGTH = 21  # of a caption with START, in a folder without generation settings, as in transformers
@@ -151,7 +151,7 @@ def read(path: Path, config: JsonMapping) -> CaptionFolder:
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "CaptionPredictor":
     """The predictor of a folder."""
     from ...device import resolve_device
-    from ...tasks.caption import CaptionPredictor
+    from ...tasks.caption.task import CaptionPredictor
 
     folder, vocab = read(path, config), config["decoder"]["vocab_size"]
     target = folder.tokenizer

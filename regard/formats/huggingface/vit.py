@@ -23,7 +23,7 @@ from .image_settings import PROCESSOR, read_image_settings, write_image_settings
 from .weight_names import WeightRule, export_weights, load_weights, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.classify_image import ClassifyImagePredictor
+    from ...tasks.classify_image.task import ClassifyImagePredictor
 
 ARCHITECTURES = {"ViTModel": "none", "ViTForImageClassification": "class"}
 LAYER = {
@@ -135,7 +135,7 @@ def read(path: Path, config: JsonMapping) -> VitFolder:
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ClassifyImagePredictor":
     """The predictor of a folder."""
-    predictor: ClassifyImagePredictor = import_module("regard.tasks.classify_image").from_folder(
+    predictor: ClassifyImagePredictor = import_module("regard.tasks.classify_image.task").from_folder(
         read(path, config), overrides
     )
     return predictor

@@ -37,7 +37,7 @@ from .marian import attention_names, both_sides, read_depth, write_depth
 from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.whisper import WhisperPredictor
+    from ...tasks.whisper.task import WhisperPredictor
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
 ENGLISH_VOCAB = 51864  # of the published models of English alone
@@ -270,7 +270,7 @@ def write(folder: WhisperFolder, out: Path) -> None:
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "WhisperPredictor":
     """The predictor of a Whisper folder."""
     from ...device import resolve_device
-    from ...tasks.whisper import WhisperPredictor
+    from ...tasks.whisper.task import WhisperPredictor
 
     folder = read(path, config)
     warn_of_unused(path, folder.generation, ("stop_strings", "forced_eos_token_id"))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...config.audio import TranscribeDecode
 from ...errors import UserError
 from ...files import JsonObject, read_json
 from ...parts import Inputs
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.whisper import WhisperTokenizer
+from ...tasks.transcribe.settings import TranscribeDecode
 from ..parity import check_close, quiet
 from . import whisper
 from .generation import rule_settings, strategy_settings
 
 if TYPE_CHECKING:
-    from ...tasks.whisper import WhisperPredictor
+    from ...tasks.whisper.task import WhisperPredictor
 
 PROBE = 2, 11  # rows and tokens that are compared
 

@@ -1,0 +1,64 @@
+"""The settings that the data of every task have: files, formats, columns, limits."""
+
+from os import PathLike
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, ValidatorFunctionWrapHandler, WrapValidator
+
+from ..merge import split_commas
+from ..types import Base as Base
+from ..types import Count as Count
+from ..types import Positive as Positive
+from ..types import Share as Share
+from ..types import Strings as Strings
+
+
+def _sides(value: Any) -> Any:
+    value = split_commas(value) if isinstance(value, str) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(
+        (each if isinstance(each, str) else str(each),) if isinstance(each, str | PathLike) else each for each in value
+    )
+
+
+def _keep(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """A string as it is: pydantic would make a subclass, such as the name of data in memory, a plain one."""
+    checked = validate(value)
+    return value if isinstance(value, str) else checked
+
+
+Pattern: TypeAlias = Annotated[str, WrapValidator(_keep)]  # a file name, a glob, or data in memory
+
+
+Sides: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidator(_sides)]
+"""The sides of an example (source, target), each a tuple of file patterns."""
+
+
+class Data(Base):
+    """Settings of the data of every task."""
+
+    train: Sides = ()  # empty: the embedded data
+    valid: Sides = ()
+    test: Sides = ()
+    invalid: Literal["refuse", "skip"] = "refuse"
+    holdout: Share = 0.0  # fraction of data.train for validation if data.valid is empty
+    max_tokens: Positive = 256  # of the longest side of an example
+    workers: Count = 0  # processes that load batches ahead
+
+
+TextFormat: TypeAlias = Literal["auto", "text", "tsv", "csv", "jsonl", "json", "parquet", "arrow"]
+
+
+class TableData(Data):
+    """Data that may come as tables."""
+
+    format: TextFormat = "auto"  # by suffix; text: plain lines
+    columns: Strings = ()  # by name, or by number from 1; empty: known names, such as text and label
+    header: Literal["auto", "yes", "no"] = "auto"  # whether the first line of TSV and CSV names the columns
+
+
+class PackedData(TableData):
+    """Data of tasks with two sides."""
+
+    packed: bool = False  # several examples share a row instead of padding

@@ -1,0 +1,71 @@
+"""The settings of data of several modalities: manifests, and pairs of items with texts."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from ..merge import one_of
+from ..types import Positive, Share, Strings, as_strings
+from .images import NamedImages, SquareImages
+from .sound import RecordingTable, SoundSettings
+
+EMBEDDED = ("dates", "scenes", "morse")  # the embedded sources: texts, images and recordings
+
+
+class MultitaskData(SoundSettings, SquareImages):
+    """Manifests: lines with a text, an image or a recording, its target, and perhaps the tag of its task."""
+
+    max_tokens: Positive = 256  # of a text or a target
+    weights: Strings = ()  # of the tasks in sampling, such as dates:2,scenes:1; empty: by number of examples
+    sources: Strings = EMBEDDED  # of the embedded data
+    shapes: Annotated[int, Field(ge=1, le=3)] = 2  # of an embedded scene, at most
+    examples: Positive = 8000  # embedded training scenes; dates are 1.5 times, recordings 2.5 times as many
+
+    @field_validator("weights")
+    @classmethod
+    def _check_weights(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            task, colon, number = each.rpartition(":")
+            try:
+                valid = bool(colon and task) and math.isfinite(float(number)) and float(number) > 0
+            except ValueError:
+                valid = False
+            if not valid:
+                raise ValueError(f"data.weights has {each!r}; expected a task and a number above 0, such as dates:2")
+        tasks = [each.rpartition(":")[0] for each in value]
+        if len({*tasks}) < len(tasks):
+            raise ValueError(f"data.weights names a task twice: {', '.join(value)}; give one weight for each")
+        return value
+
+    @field_validator("sources")
+    @classmethod
+    def _check_sources(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            if each not in EMBEDDED:
+                raise ValueError(f"data.sources has {each!r}; {one_of(each, [*EMBEDDED])}")
+        if not value or len({*value}) < len(value):
+            raise ValueError(f"data.sources is {','.join(value)!r}; expected one or more of {', '.join(EMBEDDED)}")
+        return value
+
+    @property
+    def task_weights(self) -> Mapping[str, float]:
+        """The weight of every task; empty: examples are drawn by their number."""
+        return {task: float(number) for task, _, number in (each.rpartition(":") for each in self.weights)}
+
+
+class ContrastiveData(NamedImages, RecordingTable):
+    """Pairs. The settings of images apply to images, those of recordings to recordings."""
+
+    max_tokens: Positive = 256  # longer texts are cut
+    crop: Annotated[float, Field(gt=0, le=1)] = 0.9  # the smallest share of an image that training crops; 1: no crop
+    flip: bool = False  # mirror half of the images; a text such as "left of" would no longer fit
+    max_shapes: Annotated[int, Field(ge=1, le=3)] = 3  # of an embedded scene
+    colors: Annotated[int, Field(ge=2, le=12)] = 6  # of embedded scenes
+    shape_types: Annotated[int, Field(ge=2, le=8)] = 4  # of embedded scenes: circle, square …
+    unnamed: Share = 0.0  # share of embedded training shapes in a color without a name; texts name the shape alone
+    unseen: Strings = ()  # such as "red circle": combinations that only the embedded test data have
+    unseen_valid: Strings = ()  # combinations that only the embedded validation data have
+    locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of embedded pairs of texts
+    examples: Positive = 20000  # embedded training pairs

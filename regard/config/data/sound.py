@@ -1,0 +1,71 @@
+"""The settings of tasks that read sound."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ..types import Count, Positive
+from .base import Data, TableData
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Speed = Annotated[float, Field(ge=0.5, le=2)]
+Decibels = Annotated[float, Field(ge=-20, le=100)]
+
+
+class Recordings(Data):
+    """Recordings as frames, and how they are changed in training."""
+
+    max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
+    rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
+    hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
+    bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
+    cmvn: Literal["global", "level", "utterance"] = "global"  # what normalizes frames: mean and deviation of the data,
+    # the same after all recordings have one level, or those of each recording
+    speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
+    noise: Fraction = 0.0  # how often training adds noise
+    snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
+    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # training warps the frequencies by a factor: from, to, such as 0.9,1.1
+    equalizer: Annotated[float, Field(ge=0, le=40)] = 0.0  # random gains of bands in training: deviation in decibels
+    frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
+    frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
+    bin_masks: Count = 0  # random ranges of bins that are masked
+    bin_width: Count = 15  # the most bins of one
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> Self:
+        if self.snr[0] > self.snr[1]:
+            raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+        if self.vtlp[0] > self.vtlp[1]:
+            raise ValueError(f"data.vtlp is {self.vtlp}; expected the smaller number first")
+        if self.bin_masks and self.bin_width > self.bins:
+            raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
+        return self
+
+
+class RecordingTable(Recordings, TableData):
+    """Recordings in tables."""
+
+
+class SoundSettings(Recordings):
+    """Recordings with texts to write."""
+
+    curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
+
+
+class SoundData(SoundSettings, RecordingTable):
+    """Recordings with their transcripts."""
+
+    max_tokens: Positive = 1000  # of a transcript
+    examples: Positive = 20000  # embedded training recordings
+    # Whisper alone
+    language: str = "en"  # of the recordings
+    task: Literal["transcribe", "translate"] = "transcribe"  # what the transcripts are; translate: into English
+    timestamps: bool = False  # keep timestamps in transcripts, such as <|1.20|>
+    prompts: bool = True  # keep what transcripts have between <|startofprev|> and <|startoftranscript|>
+
+    @model_validator(mode="after")
+    def _check_times(self) -> "SoundData":
+        if self.timestamps and any(speed != 1 for speed in self.speed):
+            speeds = ",".join(f"{speed:g}" for speed in self.speed)
+            raise ValueError(f"data.speed is {speeds}, which makes the times of data.timestamps wrong; leave one out")
+        return self

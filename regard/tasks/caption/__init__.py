@@ -1,0 +1,1 @@
+"""Captions: a sentence for an image."""

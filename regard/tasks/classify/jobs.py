@@ -1,0 +1,155 @@
+"""The training of classification: one label, several labels, or a number for every text or pair of texts."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ...config.run import Run, change_settings
+from ...data.datasets.rows import LabeledTextDataset
+from ...data.examples import Examples
+from ...data.loading.loader import Loader
+from ...errors import UserError
+from ...families.protocols import as_module
+from ...metrics.bag_of_words import Kind
+from ...processors.labels import LabelSet, collect_label_sets, collect_labels
+from ..base import Processors, TrainingJob, build_model
+from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
+from ..label.encoder import kept_or_trained_tokenizer, with_vocab
+from ..label.results import LabelJob, label_set
+from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
+from .ngram_start import start_ngrams
+
+
+class Problem(NamedTuple):
+    """How one kind of target is learned."""
+
+    objective: type[LabelObjective]
+    metrics: tuple[str, ...]  # that train.metric may name; the second one is for a train.metric of another kind
+
+
+PROBLEMS: dict[Kind, Problem] = {
+    "single_label": Problem(LabelObjective, ("loss", "accuracy", "f1")),
+    "multi_label": Problem(MultiLabelObjective, ("loss", "micro_f1", "accuracy", "f1")),
+    "regression": Problem(RegressionObjective, ("loss", "rmse", "pearson", "spearman")),
+}
+
+
+class ClassifyJob(LabelJob):
+    """Texts, or pairs of texts, with their targets."""
+
+    splits: Mapping[str, Examples]
+
+    def __init__(
+        self,
+        predictor: type[Any],
+        run: Run,
+        kept: Processors,
+        device: torch.device,
+        splits: dict[str, Examples],
+        resumed: bool,
+    ) -> None:
+        self.kind: Kind = predictor.kind
+        self.splits, train = splits, splits["train"]
+        labels = self._labels(run, kept, predictor.label_field)
+        tokenizer = kept_or_trained_tokenizer(run, kept, train, (0, 2) if run.data.pairs == "yes" else (0,))
+        settings = {} if self.kind != "regression" else {"ngrams": {"order": 0}}
+        run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels), **settings)
+        self.run = run
+        self.predictor = predictor(run, build_model(run), tokenizer, labels, device)
+        data, train_settings, model = run.data, run.train, self.predictor.model
+        self.objective = self._objective(labels)
+        target, types = self.predictor.processors[predictor.label_field], getattr(run.model, "token_types", 2)
+        dataset = LabeledTextDataset(train, tokenizer, target, data, train_settings, model.context, types)
+        self.loader = Loader.of(dataset)
+        if not resumed:  # a checkpoint has what follows
+            self._set_first_weights(dataset)
+
+    def _labels(self, run: Run, kept: Processors, field: str) -> LabelSet:
+        if self.kind == "regression":
+            return LabelSet({"value": 0})
+        collect = collect_labels if self.kind == "single_label" else collect_label_sets
+        return label_set(run, collect(self.splits["train"]), kept, field, self.splits)
+
+    def _with_metric(self, run: Run) -> Run:
+        """The run with a train.metric that its targets have."""
+        known = PROBLEMS[self.kind].metrics
+        own = {name.removeprefix("-") for name in run.train.own_metrics}
+        if run.train.metric in {*known, *own}:
+            return run
+        return change_settings(run, {"train": {"metric": known[1]}}, only=("train",))
+
+    def _objective(self, labels: LabelSet) -> LabelObjective:
+        data, train = self.run.data, self.run.train
+        if data.rdrop and self.kind != "single_label":
+            raise UserError(
+                f"data.rdrop={data.rdrop:g} compares the probabilities of one label, and data.problem_type is "
+                f"{self.kind}; set data.rdrop=0"
+            )
+        weights = class_weights(data.class_weights, data.weight_table(), labels, self.kind, len(self.splits["train"]))
+        return PROBLEMS[self.kind].objective(as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
+
+    @torch.no_grad()
+    def _set_first_weights(self, dataset: LabeledTextDataset) -> None:
+        """Count the n-grams of a model that has them. A regression begins at the mean of its targets."""
+        model: Any = self.predictor.model
+        if self.kind == "regression":
+            train = self.splits["train"]
+            model.classes.bias.fill_(sum(float(train.side(i, 1)) for i in range(len(train))) / len(train))
+        elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
+            assert isinstance(self.objective, LabelObjective)
+            start_ngrams(model, dataset, self.objective)
+
+    # --- what the loop calls -------------------------------------------------------------------------------------
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        metrics: dict[str, float] = self.predictor.validation_metrics(self.splits["valid"])
+        return metrics | self._baselines
+
+    @cached_property
+    def _baselines(self) -> dict[str, float]:
+        """The scores of the baselines on the validation data."""
+        valid = self.splits["valid"]
+        references = [valid.side(index, 1) for index in range(len(valid))]
+        found = self.predictor.majority_baseline(references)
+        if self.run.eval.baseline:
+            found |= StoredBaseline(self.predictor.folder).score(valid, self.kind)
+        return {name: value for name, value in found.items() if isinstance(value, float)}
+
+    def write_files(self, folder: Path) -> None:
+        """Fit the bag of words that evaluations compare with."""
+        self.predictor.folder = folder
+        if self.run.eval.baseline and not (folder / FILE).exists():
+            fit_bag_of_words(self.kind, self.splits["train"], self.splits.get("valid")).save(folder / FILE)
+
+    def describe_data(self) -> list[str]:
+        data = self.run.data
+        found = {"problem_type": data.problem_type, "pairs": data.pairs}
+        kinds = [f"data.{key}={value}" for key, value in found.items() if value not in ("auto", "no", "single_label")]
+        facts = [f"train: {', '.join(kinds)}; train.metric={self.run.train.metric}"] if kinds else []
+        return facts + (TrainingJob.describe_data(self) if self.kind == "regression" else super().describe_data())
+
+
+def class_weights(
+    setting: tuple[str, ...], table: Mapping[str, float], labels: LabelSet, kind: Kind, examples: int
+) -> list[float] | None:
+    """A weight for each label: those of data.class_weights, or weights that make all labels count alike."""
+    if not setting:
+        return None
+    if kind == "regression":
+        raise UserError("data.class_weights has weights, but data.problem_type=regression has no classes; leave it out")
+    for label in table:
+        if label not in labels.ids:
+            raise UserError(
+                f"data.class_weights has {label!r}, which is no label of data.train; expected {labels.listed}"
+            )
+    if setting != ("balanced",):
+        return [table.get(label, 1.0) for label in labels]
+    counts = [max(labels.counts[label], 1) for label in labels]
+    if kind == "multi_label":  # the weight of texts with a label, beside those without
+        return [max(examples - count, 1) / count for count in counts]
+    return [examples / (len(labels) * count) for count in counts]

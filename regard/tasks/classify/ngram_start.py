@@ -1,0 +1,108 @@
+"""Counts the n-grams of training texts for models that have them (`parts/ngrams.py`)."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...data.batch import Batch
+from ...data.datasets.rows import LabeledTextDataset
+from ...parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
+from ...processors.text.tokenizers import Tokenizer
+from ..objectives import LabelObjective
+
+BATCH = 512  # texts that are counted together
+FITTED = 20_000  # texts that the gain is fitted to
+FIT_STEPS = 50
+PENALTY = 1e-4  # of the gain's distance from 1, and of the bias
+SPACES = "▁ "  # a piece that begins with one of these begins a word
+CONTINUED = "##"  # a piece of WordPiece that continues a word begins with it
+FIRST_OWN = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
+BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
+
+
+def start_ngrams(model: Any, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+    """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
+    that the class head gets.
+    """
+    count_ngrams(model.ngrams, dataset, objective)
+    if model.ngrams.spells:
+        gain, bias = fit_gain(model.ngrams, dataset, objective)
+        model.ngrams.gain.fill_(gain)
+        model.classes.bias.add_(bias.to(model.classes.bias))
+
+
+def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+    """Count the n-grams of all training texts. The objective tells the labels of a batch."""
+    examples, device = len(dataset.examples), ngrams.texts.device
+    ngrams.cpu()
+    if ngrams.spells:
+        ngrams.set_spelling(spell_tokens(dataset.tokenizer, ngrams.vocab))
+    for batch in _batches(dataset, range(examples)):
+        ngrams.count(batch["text"], objective.own_labels(batch["label"].values))
+    ngrams.to(device)
+
+
+def _batches(dataset: LabeledTextDataset, indices: range) -> Iterator[Batch]:
+    for first in range(0, len(indices), BATCH):
+        yield dataset.collate(list(dataset.encode(list(indices[first : first + BATCH]))))
+
+
+def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> tuple[float, Tensor]:
+    """The gain, and a bias for each label, of the smallest loss on training texts, each without its own counts.
+
+    Naive Bayes is badly calibrated: the encoder would spend its training on what these few numbers correct.
+    """
+    examples, device = len(dataset.examples), ngrams.texts.device
+    logits, targets = list[Tensor](), list[Tensor]()
+    ngrams.cpu()
+    for batch in _batches(dataset, range(0, examples, max(examples // FITTED, 1))):
+        targets.append(batch["label"].values)
+        logits.append(ngrams(batch["text"], objective.own_labels(targets[-1])))
+    found, wanted = torch.cat(logits).double(), torch.cat(targets)
+    values = torch.cat([found.new_ones(1), found.new_zeros(found.size(1))]).requires_grad_()
+    solver = torch.optim.LBFGS([values], max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
+    first = values.detach().clone()
+
+    def loss() -> float:
+        solver.zero_grad()
+        with torch.enable_grad():
+            scores = values[0] * found + values[1:]
+            total = objective.loss(scores, wanted) / len(wanted) + PENALTY * ((values - first) ** 2).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+        return float(total.detach())
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    ngrams.to(device)
+    fitted = values.detach() if bool(values.isfinite().all()) and values[0] > 0 else first
+    return float(fitted[0]), fitted[1:]
+
+
+def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
+    """How the tokens form words, and their characters.
+
+    A token that begins with a letter or digit continues the word before it, if the tokenizer marks spaces. Pieces that
+    differ only in a space before them have the same stem. Tokens of other tokenizers are words of their own. Control
+    tokens and parts of a character count as one character.
+    """
+    pieces = tokenizer.pieces(range(tokenizer.size))
+    wordpiece = any(piece.startswith(CONTINUED) and len(piece) > len(CONTINUED) for piece in pieces)
+    spaced = any(piece[:1] in SPACES for piece in pieces if piece)
+    control = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unk, getattr(tokenizer, "mask", None)}
+    stems, joins, ids = torch.arange(vocab), torch.zeros(2, vocab, dtype=torch.bool), dict[str, int]()
+    letters = torch.full((vocab, TOKEN_LETTERS), -1, dtype=torch.int32)
+    for number, piece in enumerate(pieces):
+        stem = piece.lstrip(SPACES) if spaced else piece
+        stems[number] = ids.setdefault(stem, number) if stem else -1
+        if number in control or not piece or BYTES.fullmatch(piece):
+            letters[number, 0] = FIRST_OWN + number
+            joins[:, number] = number not in control and bool(piece)
+            continue
+        inner = piece.startswith(CONTINUED) if wordpiece else spaced and piece[0].isalnum()
+        joins[0, number], joins[1, number] = inner, piece[-1].isalnum() or piece in SPACES
+        spelled = piece.removeprefix(CONTINUED) if inner else piece if spaced else f"{SPACES[0]}{piece}"
+        numbers = [ord(letter) for letter in spelled.replace(SPACES[1], SPACES[0])][:TOKEN_LETTERS]
+        letters[number, : len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
+    return Spelling(stems, joins, letters)

@@ -1,0 +1,113 @@
+"""Regression: a number for a text or a pair of texts, by an encoder whose head has one output."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ...config.data.base import Sides
+from ...config.run import Run
+from ...data.examples import Examples
+from ...errors import UserError
+from ...families.protocols import LabelModel
+from ...metrics.regression import regression_metrics
+from ...processors.base import Processor
+from ...processors.saved import load_processors
+from ...processors.targets import NumberProcessor
+from ...processors.text.tokenizers import Tokenizer
+from ..base import Metrics, Record, build_model, restored_tokenizer
+from ..finite import require_finite
+from ..label.baselines import StoredBaseline
+from ..notices import empty_text
+from ..predictor import Answer
+from ..requests import RegressionRequest, RegressionResult
+from .items import TextItem, TextItems, data_split, is_empty, item_of, item_of_example
+
+
+class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
+    """The number of every text: the output of the head itself, not a probability. An empty text has none."""
+
+    model: LabelModel
+    label_field, kind = "label", "regression"
+    folder: Path | None = None
+
+    def __init__(
+        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: Iterable[str], device: torch.device
+    ) -> None:
+        super().__init__(run, model, tokenizer, device)
+        self.labels = tuple(labels)  # the name of the output
+        self.sides = self.item_sides  # it gives no probability of a target
+
+    @classmethod
+    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
+        """The predictor of a run folder, without the weights."""
+        kept = load_processors(folder)
+        number = kept.get(cls.label_field)
+        name = number.name if isinstance(number, NumberProcessor) else "value"
+        predictor = cls(run, build_model(run), restored_tokenizer(kept), (name,), device)
+        predictor.folder = folder
+        return predictor
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {**super().processors, self.label_field: NumberProcessor(self.labels[0])}
+
+    def requests(self, items: Iterable[TextItem], details: bool = False, **decode: object) -> list[RegressionRequest]:
+        if top := self.decode_settings(decode).top:
+            raise UserError(
+                f"decode.top is {top}, but this model has no labels to rank: it gives a number; leave it out"
+            )
+        return [RegressionRequest(*item) for item in self.as_items(items)]
+
+    def predict_requests(
+        self, requests: Sequence[RegressionRequest], batch: int | None = None
+    ) -> list[RegressionResult]:
+        self.refuse_adapters(requests)
+        filled = [item_of(each) for each in requests if not is_empty(item_of(each))]
+        rows, notices = self.encode_texts(filled)
+        outputs = self.map_encoded(rows, lambda encoded: self.model.label_logits(encoded), batch)
+        values = [float(each) for each in outputs]
+        require_finite(values)
+        results = (RegressionResult(value, notices=own) for value, own in zip(values, notices, strict=True))
+        empty = RegressionResult(None, notices=(empty_text(),))
+        return [empty if is_empty(item_of(each)) else next(results) for each in requests]
+
+    def record(self, request: RegressionRequest, result: RegressionResult) -> Record:
+        return {"value": result.value}
+
+    def answer(self, request: RegressionRequest, result: RegressionResult) -> float | None:
+        return result.value
+
+    def score(self, texts: object, targets: object = None, details: bool = False) -> Answer:
+        raise UserError("this model gives a number for a text and no probability; use predict, or eval with data")
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[float]]:
+        """The metrics of `evaluate`, None because numbers have no paired test, and the reference numbers."""
+        examples = data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        found, gold = self._values(examples)
+        metrics = {"examples": len(gold), **regression_metrics(found, gold)}
+        if self.run.eval.baseline:
+            metrics |= StoredBaseline(self.folder).score(examples, "regression")
+        return metrics, None, gold
+
+    def validation_metrics(self, examples: Examples) -> dict[str, float]:
+        metrics = regression_metrics(*self._values(examples))
+        return {"loss": metrics.pop("mse"), "pearson": 0.0, "spearman": 0.0, **metrics}
+
+    def majority_baseline(self, references: Sequence[Any]) -> Metrics:
+        """The error of the mean of the references, which no constant beats."""
+        values = torch.tensor([float(each) for each in references], dtype=torch.float64)
+        return {"mean": float(values.std(correction=0))}
+
+    def _values(self, examples: Examples) -> tuple[list[float], list[float]]:
+        """The predicted and the reference numbers of examples."""
+        outputs: list[Tensor] = self.map_encoded(
+            self.encode_with_warning([item_of_example(each) for each in examples]),
+            lambda encoded: self.model.label_logits(encoded),
+        )
+        found = [float(each) for each in outputs]
+        require_finite(found)
+        return found, [float(each[1]) for each in examples]

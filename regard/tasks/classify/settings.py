@@ -1,0 +1,21 @@
+"""The settings of classification."""
+
+from ...config.data.texts import LabelData
+from ...config.decode import EncoderDecode
+from ...config.task_settings import ACCURACY, F1, LOSS, OTHER_TARGETS, TaskSettings
+from ...config.types import Base, Share
+
+
+class ClassifyEval(Base):
+    """Evaluation of classification."""
+
+    baseline: bool = True  # a bag of words, fitted to data.train and scored beside the model
+
+
+class ClassifyDecode(EncoderDecode):
+    """Predictions of classification."""
+
+    threshold: Share = 0.5  # of several labels: the probability from which a text has a label
+
+
+SETTINGS = TaskSettings(LabelData, ClassifyDecode, (LOSS, ACCURACY, F1, *OTHER_TARGETS), ClassifyEval, "class")

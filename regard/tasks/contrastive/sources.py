@@ -1,0 +1,209 @@
+"""What texts are compared with: images, sound or other texts. Each kind opens its data and encodes its items."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from os import PathLike
+from typing import Any, ClassVar
+
+from ...config.data.mixed import ContrastiveData
+from ...config.run import Run
+from ...data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
+from ...data.datasets.sounds import STRIDE
+from ...data.examples import Examples
+from ...data.files.in_memory import kind_of
+from ...data.sources.image_texts import image_texts
+from ...data.sources.images import is_image_name, open_images
+from ...data.sources.pairs import open_pairs
+from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
+from ...errors import UserError
+from ...look import ViewAxis
+from ...parts.inputs import Modality
+from ...processors.base import Processor
+from ...processors.image.processor import ImageProcessor
+from ...processors.image.read import is_image
+from ...processors.sound.frames import SoundFrames
+from ...processors.sound.read import is_sound
+from ...synthetic.captions import Combination, SceneSettings, all_combinations, make_captions
+from ...synthetic.dates import make_dates
+from ...synthetic.morse import make_morse
+from ..base import Processors
+from ..classify_image.task import image_processor
+from ..transcribe.processors import augmented, new_frames
+from ..views import frame_axis, patch_axis
+
+TEXT = "text"  # the field of texts
+
+
+class SourceKind(ABC):
+    """Items of one modality."""
+
+    noun: ClassVar[str]
+    field: ClassVar[str]  # of an example
+    example: ClassVar[str]  # a file name, for messages
+
+    @abstractmethod
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+        """Pairs of an item and its text."""
+
+    @abstractmethod
+    def embedded(self, data: ContrastiveData, split: str) -> Examples: ...
+
+    @abstractmethod
+    def new_processor(self, run: Run, kept: Processors, train: Examples) -> Processor | None:
+        """How items are read: as in the start, or new; None: as texts."""
+
+    @abstractmethod
+    def side(self, processor: Processor | None, text: TextSide) -> ItemSide: ...
+
+    def model_settings(self, processor: Processor | None) -> dict[str, object]:
+        """Settings of the model that the processor decides."""
+        return {}
+
+    @abstractmethod
+    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
+        """The positions of the tower over an item, for views of attention."""
+
+    @abstractmethod
+    def is_one(self, x: object) -> bool:
+        """True for one item or text, False for several."""
+
+    def is_source(self, x: object) -> bool:
+        """True for an item, False for a text."""
+        return not isinstance(x, str) or self.is_name(x)
+
+    def is_name(self, name: str) -> bool:
+        """True for the name of a file of this kind."""
+        return False
+
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
+        """The items in a file, a folder, an archive or a table of paths, each with its name."""
+        raise NotImplementedError
+
+
+class ImageSource(SourceKind):
+    """Images with captions; the embedded ones are scenes of colored shapes."""
+
+    noun, field, example = "image", "image", "test.tsv"
+
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+        return image_texts(files, data)
+
+    def embedded(self, data: ContrastiveData, split: str) -> Examples:
+        return make_captions(data.examples, settings=scene_settings(data))[split]
+
+    def new_processor(self, run: Run, kept: Processors, train: Examples) -> ImageProcessor:
+        image = kept.get(self.field)
+        return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
+
+    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+        assert isinstance(processor, ImageProcessor)
+        return ImageSide(processor)
+
+    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
+        assert isinstance(processor, ImageProcessor)
+        return patch_axis(processor, raw, positions)
+
+    def is_one(self, x: object) -> bool:
+        return is_image(x)
+
+    def is_name(self, name: str) -> bool:
+        return is_image_name(name)
+
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
+        return open_images(name, data)
+
+
+class SoundSource(SourceKind):
+    """Recordings with transcripts; the embedded ones are Morse code."""
+
+    noun, field, example = "recording", "sound", "test.tsv"
+
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+        return transcribed_sounds(files, data)
+
+    def embedded(self, data: ContrastiveData, split: str) -> Examples:
+        return make_morse(data.examples)[split]
+
+    def new_processor(self, run: Run, kept: Processors, train: Examples) -> SoundFrames:
+        sound = kept.get(self.field)
+        return augmented(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
+
+    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+        assert isinstance(processor, SoundFrames)
+        return SoundSide(processor)
+
+    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
+        assert isinstance(processor, SoundFrames)
+        return frame_axis(processor, STRIDE, positions, processor.encode(raw))
+
+    def model_settings(self, processor: Processor | None) -> dict[str, object]:
+        assert isinstance(processor, SoundFrames)
+        return {"bins": processor.bins}
+
+    def is_one(self, x: object) -> bool:
+        return is_sound(x)
+
+    def is_name(self, name: str) -> bool:
+        return is_sound_name(name)
+
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
+        return open_sounds(name, data)
+
+
+class TextSource(SourceKind):
+    """Pairs of texts; the embedded ones are dates."""
+
+    noun, field, example = "text", "source", "test.tsv"
+
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+        return open_pairs(files, data)
+
+    def embedded(self, data: ContrastiveData, split: str) -> Examples:
+        return make_dates(data.locales, data.examples, seed=1)[split]
+
+    def new_processor(self, run: Run, kept: Processors, train: Examples) -> None:
+        return None
+
+    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+        return TextSide(text.tokenizer, text.room, 0, self.field)
+
+    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
+        raise AssertionError("items that are texts have the axis of texts")
+
+    def is_one(self, x: object) -> bool:
+        return not isinstance(x, list | tuple) and not hasattr(x, "__next__")
+
+    def is_source(self, x: object) -> bool:
+        if isinstance(x, str):
+            return False
+        what = f"the file {x}" if isinstance(x, PathLike) else f"a value of type {kind_of(x)}"
+        raise UserError(f"this run compares texts and was given {what}; give texts, or use a run of images")
+
+
+SOURCES: dict[Modality, SourceKind] = {"pixels": ImageSource(), "frames": SoundSource(), "tokens": TextSource()}
+
+
+def scene_settings(data: ContrastiveData) -> SceneSettings:
+    """What the embedded scenes of a run show."""
+    combinations = all_combinations(data.colors, data.shape_types)
+    unseen, unseen_valid = (
+        [parse_combination(each, f"data.{name}", combinations) for each in getattr(data, name)]
+        for name in ("unseen", "unseen_valid")
+    )
+    if both := [*{*unseen}.intersection(unseen_valid)]:
+        raise UserError(
+            f"data.unseen and data.unseen_valid both have {' '.join(both[0])!r}; choose settings and measure them on "
+            "different combinations"
+        )
+    if len({*unseen, *unseen_valid}) == len(combinations):
+        raise UserError("data.unseen and data.unseen_valid have every combination; leave some for training")
+    return SceneSettings(data.max_shapes, combinations, unseen, unseen_valid, data.unnamed)
+
+
+def parse_combination(text: str, key: str, combinations: Collection[Combination]) -> Combination:
+    """A color and a shape of the embedded scenes, such as "red circle"."""
+    color, _, shape = text.strip().partition(" ")
+    if (color, shape) not in combinations:
+        colors, shapes = ({each[place]: 0 for each in combinations} for place in (0, 1))
+        raise UserError(f"{key} has {text!r}; expected a color ({', '.join(colors)}) and a shape ({', '.join(shapes)})")
+    return color, shape

@@ -1,0 +1,20 @@
+"""The settings of detection."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ...config.data.images import DetectData
+from ...config.task_settings import AP, AP50, LOSS, TaskSettings
+from ...config.types import Base, Positive, Share
+
+
+class DetectDecode(Base):
+    """Detections of an image."""
+
+    threshold: Share = 0.5  # objects of a lower score are left out
+    top: Annotated[int, Field(ge=1, le=100)] = 100  # objects of an image, at most
+    batch: Positive = 8  # images per batch
+
+
+SETTINGS = TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50))

@@ -1,0 +1,303 @@
+"""Detection: the objects in an image, each with a label, a score and a box."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config.data.base import Sides
+from ...config.data.images import DetectData, ImageData
+from ...config.run import Run, change_settings, changed_decode
+from ...data.datasets.boxes import BoxDataset
+from ...data.examples import Examples
+from ...data.loading.loader import Loader
+from ...data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
+from ...data.sources.images import open_images
+from ...device import resolve_device
+from ...errors import UserError
+from ...families.protocols import BoxModel, as_module
+from ...files import json_line
+from ...look import AttentionView, Which, record_layers
+from ...metrics.detection import detection_metrics
+from ...processors.base import Processor
+from ...processors.boxes import BoxProcessor
+from ...processors.fields import Fields
+from ...processors.image.box_window import BoxWindow
+from ...processors.image.processor import ImageProcessor
+from ...processors.image.read import RawImage, is_image
+from ...processors.labels import LabelProcessor, LabelSet
+from ...processors.saved import load_processors
+from ...synthetic.scenes import make_scenes
+from ..base import (
+    Metrics,
+    Processors,
+    Record,
+    TrainingJob,
+    build_model,
+    describe_labels,
+    kept_labels,
+    open_split,
+    open_splits,
+    view_title,
+    with_model_settings,
+)
+from ..classify_image.task import PretrainedImages
+from ..finite import require_finite
+from ..predictor import Predictor
+from ..requests import DetectedObject, DetectRequest, DetectResult
+from ..task import Task
+from ..views import image_axis, query_axis
+from .objective import DetectionObjective, LossMeter
+from .results import find_objects
+from .settings import DetectDecode
+
+TASK = Task("detect", frozenset({"pixels"}), "boxes", DetectRequest, DetectResult)
+IMAGE, BOXES, LABEL = "image", "boxes", "label"  # the fields of an example
+
+
+class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
+    """The objects in every image: a path, bytes, a Pillow image, an array or a tensor."""
+
+    model: BoxModel
+    prints_records = True
+
+    def __init__(
+        self,
+        run: Run,
+        model: BoxModel,
+        image: ImageProcessor,
+        boxes: BoxProcessor,
+        labels: LabelSet,
+        device: torch.device,
+    ) -> None:
+        self.run, self.image, self.boxes, self.labels, self.device = run, image, boxes, labels, device
+        self.model = model.to(device).eval()
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {IMAGE: self.image, BOXES: self.boxes, LABEL: LabelProcessor(self.labels)}
+
+    # --- public methods ----------------------------------------------------------------------------------------
+
+    def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[DetectRequest]:
+        settings = self.decode_settings(decode) if decode else None
+        threshold, top = (settings.threshold, settings.top) if settings else (None, None)
+        return [DetectRequest(image, threshold, top) for image in items]
+
+    def predict_requests(self, requests: Sequence[DetectRequest], batch: int | None = None) -> list[DetectResult]:
+        self.refuse_adapters(requests)
+        size, results = batch or self.run.decode.batch, list[DetectResult]()
+        for first in range(0, len(requests), size):  # so that few images are in memory
+            asked = requests[first : first + size]
+            images = [load_image(each.image) for each in asked]
+            for objects, image, each in zip(self.detect(images, size), images, asked, strict=True):
+                results.append(DetectResult(self._chosen(objects, each), *image.size))
+        return results
+
+    def record(self, request: DetectRequest, result: DetectResult) -> Record:
+        objects = [{"label": each.label, "score": each.score, "box": list(each.box)} for each in result.objects]
+        return {"width": result.width, "height": result.height, "objects": objects}
+
+    def answer(self, request: DetectRequest, result: DetectResult) -> DetectResult:
+        return result
+
+    def is_item(self, x: object) -> bool:
+        return is_image(x)
+
+    def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
+        """The images in a file, a folder, an archive or a table of paths."""
+        return open_images(name, ImageData(invalid=self.run.data.invalid))
+
+    def output_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
+        """The path and its objects, as JSON."""
+        return json_line({"path": name, **self.record(request, result)})
+
+    def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights of the feature map and of the object queries."""
+        if target is not None:
+            raise UserError("this model generates no text, so it takes no target; give the image alone")
+        pixels = self.image.encode_bytes(load_image(text))
+        with record_layers(self.module, layer) as recorder:
+            found = self.model.detect(self.image.collate([pixels]).to(self.device))
+        (objects,) = find_objects(found, [(1, 1)], -1.0)  # boxes in shares of the image
+        require_finite([float(objects.scores.sum()), float(objects.boxes.sum())])
+        names = [self.labels.names[number] for number in objects.labels.tolist()]
+        axes = {
+            "source": image_axis(self.model, pixels, recorder.keys("cross")),
+            "target": query_axis(pixels, names, objects.scores.tolist(), objects.boxes.clamp(0, 1).tolist()),
+        }
+        return AttentionView.recorded(recorder, axes, view_title(self.run))
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[Objects]]:
+        """The metrics of `evaluate`, and the objects of the data."""
+        examples = data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        meter, found, truths = self.loss_over(examples)
+        metrics = {"examples": len(truths), "objects": sum(len(each.labels) for each in truths), "loss": meter.loss}
+        unseen = Counter(label for each in truths for label in each.labels if label not in self.labels.ids)
+        listed = ", ".join(f"{label} ({count})" for label, count in unseen.items())
+        return metrics | detection_metrics(truths, found) | ({"unseen_labels": listed} if listed else {}), None, truths
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def decode_settings(self, decode: Mapping[str, object]) -> DetectDecode:
+        """The run's decode.*, changed by `decode`."""
+        settings: DetectDecode = changed_decode(self.run, decode)
+        return settings
+
+    def _chosen(self, objects: Sequence[DetectedObject], request: DetectRequest) -> tuple[DetectedObject, ...]:
+        default = self.run.decode
+        threshold = default.threshold if request.threshold is None else request.threshold
+        top = default.top if request.top is None else request.top
+        return tuple(each for each in objects[:top] if each.score >= threshold)
+
+    def detect(self, images: Sequence[Any], batch: int | None = None) -> list[list[DetectedObject]]:
+        """All objects of upright images, whatever their score; the likeliest first."""
+        found = list[list[DetectedObject]]()
+        for first, arrays in self._batches(images, batch):
+            sizes = [image.size for image in images[first : first + len(arrays)]]
+            found += self._objects(self._run(arrays), sizes)
+        return found
+
+    def _batches(self, images: Sequence[Any], batch: int | None) -> Iterator[tuple[int, list[Any]]]:
+        """The arrays of neighboring images of one size: padding would change features of frozen norms."""
+        size, first, arrays = batch or self.run.decode.batch, 0, list[Any]()
+        for number, image in enumerate(images):
+            array = self.image.encode(image)
+            if arrays and (len(arrays) == size or array.shape != arrays[0].shape):
+                yield first, arrays
+                first, arrays = number, []
+            arrays.append(array)
+        if arrays:
+            yield first, arrays
+
+    @torch.no_grad()
+    def _run(self, arrays: Sequence[Any]) -> Any:
+        return self.model.detect(self.image.collate(arrays).to(self.device))
+
+    def _objects(self, detections: Any, sizes: Sequence[tuple[int, int]]) -> list[list[DetectedObject]]:
+        found = []
+        for each, (width, height) in zip(find_objects(detections, sizes, -1.0), sizes, strict=True):
+            require_finite([float(each.scores.sum()), float(each.boxes.sum())])
+            limits = torch.tensor([width, height, width, height])
+            order = each.scores.sort(descending=True, stable=True).indices
+            table = zip(
+                each.labels[order].tolist(),
+                each.scores[order].tolist(),
+                each.boxes.clamp(min=0).minimum(limits)[order].tolist(),
+                strict=True,
+            )
+            found.append([DetectedObject(self.labels.names[label], score, tuple(box)) for label, score, box in table])
+        return found
+
+    def loss_over(self, examples: Examples) -> tuple[LossMeter, list[list[DetectedObject]], list[Objects]]:
+        """The loss, the 100 likeliest objects of each image, and the true ones."""
+        meter, found, truths = LossMeter(self.labels), list[list[DetectedObject]](), list[Objects]()
+        size = self.run.decode.batch
+        for first in range(0, len(examples), size):
+            rows = [examples[index] for index in range(first, min(first + size, len(examples)))]
+            images, own = [load_image(raw) for raw, _ in rows], [objects for _, objects in rows]
+            for start, arrays in self._batches(images, None):
+                part = own[start : start + len(arrays)]
+                detections = self._run(arrays)
+                meter.add(detections, part)
+                sizes = [image.size for image in images[start : start + len(arrays)]]
+                found += [each[:100] for each in self._objects(detections, sizes)]
+            truths += own
+        return meter, found, truths
+
+
+class DetectJob(TrainingJob):
+    """Images with boxes."""
+
+    predictor: DetectPredictor
+    splits: Mapping[str, Examples]
+
+    def __init__(self, predictor: DetectPredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        data: DetectData = self.run.data
+        self.objective = DetectionObjective(as_module(predictor.model), len(predictor.labels))
+        window = BoxWindow(predictor.image, data.scale, data.stretch, data.visible, data.flip, data.upside)
+        fields = Fields(predictor.processors, window)
+        self.loader = Loader.of(BoxDataset(splits["train"], fields, data, self.run.train, self.run.model.queries))
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        meter, found, truths = self.predictor.loss_over(self.splits["valid"])
+        metrics = detection_metrics(truths, found)
+        return {"loss": meter.loss, "ap": metrics.get("ap", 0.0), "ap50": metrics.get("ap50", 0.0)}
+
+    def describe_data(self) -> list[str]:
+        labels = (f"{name}: {describe_labels(label_counts(each))}" for name, each in self.splits.items())
+        return [*super().describe_data(), *labels, *self._size_fact()]
+
+    def _size_fact(self) -> list[str]:
+        """What a start decides instead of data.size."""
+        image, data = self.predictor.image, self.run.data
+        if (image.resize, image.max_size) == (data.size, data.max_size):
+            return []
+        return [
+            f"images: read as by the start, the shorter side with {image.resize} pixels and the longer with at most "
+            f"{image.max_size}; data.size, data.max_size, data.mean and data.std are not used"
+        ]
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> DetectJob:
+    """Open the data and collect the labels; writes no file."""
+    splits = open_splits(run, data_split)
+    source = box_source(splits["train"])
+    labels = source.labels
+    if not len(labels):
+        raise UserError(f"data.train: {source.name} has no box to learn from; give images with boxes")
+    former = kept_labels(kept, LABEL)
+    labels = labels.in_order_of(former) if former else labels
+    image = kept.get(IMAGE)
+    new = image_processor(run.data)
+    image = replace(image, color=new.color, erase=new.erase) if isinstance(image, ImageProcessor) else new
+    boxes = BoxProcessor(categories=tuple(source.categories[label] for label in labels))
+    run = with_model_settings(run, labels=len(labels))
+    predictor = DetectPredictor(run, build_model(run), image, boxes, labels, device)
+    return DetectJob(predictor, splits)
+
+
+def image_processor(data: DetectData) -> ImageProcessor:
+    """How images are read: the shorter side has data.size pixels, unless the longer one exceeds data.max_size."""
+    return ImageProcessor(
+        resize=data.size, crop=0, max_size=data.max_size, resample="bilinear", mean=data.mean, std=data.std, patch=1,
+        scale=(1.0, 1.0), flip=False, color=data.color, erase=data.erase,
+    )  # fmt: skip
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
+    """The predictor of a run folder, without the weights."""
+    kept = load_processors(folder)
+    image, boxes, labels = kept.get(IMAGE), kept.get(BOXES), kept_labels(kept, LABEL)
+    if not isinstance(image, ImageProcessor) or not isinstance(boxes, BoxProcessor) or labels is None:
+        raise UserError(f"{folder} lacks its processor of images, boxes or labels; restore it, or train the run again")
+    return DetectPredictor(run, build_model(run), image, boxes, labels, device)
+
+
+def from_folder(folder: PretrainedImages, overrides: Mapping[str, object]) -> DetectPredictor:
+    """The predictor of a Hugging Face folder."""
+    run = change_settings(Run(task="detect", model=folder.config), overrides)
+    labels = LabelSet(dict.fromkeys(folder.labels, 0))
+    return DetectPredictor(run, folder.model, folder.image, BoxProcessor(), labels, resolve_device(run.device))
+
+
+def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
+    return with_model_settings(run, labels=run.model.labels or 2)
+
+
+def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split of the data; the embedded data are scenes of shapes."""
+    data = run.data
+    embedded = lambda: make_scenes(data.examples)[split]  # noqa: E731
+    return open_split(run, split, sides, lambda files: boxed_images(files, data), embedded, "images/,test.json")

@@ -1,0 +1,123 @@
+"""What predictors of all tasks that generate text share: the generator, strategies and token rules."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from ...config.decode import DecodeBase
+from ...config.run import Run, family_of
+from ...config.strategies import DecodeStrategy
+from ...decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, Suppress, TokenRules, strategy_from
+from ...decode.search.constraints import ConstraintTokenizer
+from ...errors import UserError
+from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
+from ..finite import require_finite
+from ..requests import (
+    CaptionRequest,
+    CaptionResult,
+    LanguageRequest,
+    LanguageResult,
+    MultitaskRequest,
+    MultitaskResult,
+    TranslateRequest,
+    TranslateResult,
+)
+from ..transcribe.requests import TranscribeRequest, TranscribeResult
+from .plan import number_of_texts
+
+
+class TextGeneration:
+    """What predictors of all tasks that generate text share."""
+
+    run: Run
+    model: Seq2SeqModel | CausalModel | Ensemble
+    device: torch.device
+    filters: tuple[Filter, ...]
+    constraint_tokenizer: ConstraintTokenizer  # of the generated text
+
+    @property
+    def context(self) -> int | None:
+        raise NotImplementedError
+
+    def token_model(self, settings: DecodeBase) -> TokenModel[Any]:
+        """What the generator runs."""
+        return cast(TokenModel[Any], self.model)
+
+    def generator(self, settings: DecodeBase, rows: int, capacity: int | None = None) -> Generator:
+        """A generator on this model: `capacity` lets it run requests that join others, with so many tokens each."""
+        end, model = self.constraint_tokenizer.tokenizer.end, self.token_model(settings)
+        return Generator(model, end, self.filters, rows, capacity, self.context, self.constraint_tokenizer)
+
+    def strategy(self, settings: DecodeBase) -> DecodeStrategy:
+        """The strategy of decode.*; one that the family does not declare is refused."""
+        self.check_kind(settings)
+        return strategy_from(settings)
+
+    def check_kind(self, settings: DecodeBase) -> None:
+        """Refuse a decode.kind that the family does not declare."""
+        name = self.run.model.family
+        if settings.kind not in (known := family_of(name).SPEC.strategies):
+            problem = f"decode.kind is {settings.kind} and model.family={name} decodes by {' or '.join(known)}"
+            raise UserError(f"{problem}; use one of these")
+
+    @property
+    def suppressed(self) -> list[int]:
+        """The tokens that are never generated, whatever decode.* says."""
+        return [token for each in self.filters if isinstance(each, Suppress) for token in each.tokens.tolist()]
+
+    def rules(self, settings: DecodeBase) -> TokenRules:
+        """The token rules of decode.*; one that names a token outside the vocabulary is refused."""
+        rules = TokenRules.of(settings)
+        self.refuse_unknown_ids(rules, "decode.")
+        return rules
+
+    def refuse_unknown_ids(self, rules: TokenRules, where: str) -> None:
+        model = self.run.model
+        vocab = getattr(model, "target_vocab", 0) or model.vocab or self.constraint_tokenizer.tokenizer.size
+        for name, number in rules.largest_ids().items():
+            if number >= vocab:
+                raise UserError(
+                    f"{where}{name} names token {number:,} and the vocabulary has {vocab:,}; use numbers below that"
+                )
+
+    def answer(
+        self,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest | CaptionRequest | MultitaskRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult | CaptionResult | MultitaskResult,
+    ) -> str | list[str]:
+        """The best text, or all of them where the strategy gives several."""
+        several = number_of_texts(request.strategy, self.run.decode) > 1
+        return [each.text for each in result.nbest] if several else result.text
+
+    def run_requests(self, requests: Sequence[Generate], settings: DecodeBase) -> list[list[Hypothesis]]:
+        """The hypotheses of every request, best first, samples in their order."""
+        generator = self.generator(settings, settings.batch)
+        handles = [generator.submit(request) for request in requests]
+        generator.drain()
+        return [
+            self.explain_empty(*each) for each in zip(requests, (handle.result() for handle in handles), strict=True)
+        ]
+
+    @torch.no_grad()
+    def explain_empty(self, request: Generate, found: list[Hypothesis]) -> list[Hypothesis]:
+        """The hypotheses of a request. Without any, the prompt is read again to refuse outputs that are not finite."""
+        if not found:
+            source = None if request.source is None else request.source.to(self.device)
+            prompt = torch.tensor([request.prompt], device=self.device)
+            model = cast(TokenModel[Any], self.model)
+            require_finite([float(model.step(prompt, model.start(source, 1)).sum())])
+        return found
+
+    def start_stream(self, request: Generate, settings: DecodeBase) -> Handle:
+        """The handle of a request that runs alone, token by token."""
+        capacity = len(request.prompt) + request.max_tokens
+        if self.context is not None:
+            capacity = min(capacity, max(self.context, len(request.prompt)) + 1)  # the last token is not read
+        return self.generator(settings, request.width, capacity).submit(request)
+
+
+def refuse_several(nbest: int) -> None:
+    """Refuse several outputs for a stream."""
+    if nbest > 1:
+        raise UserError(f"decode.nbest is {nbest}; a stream has one text, use predict or decode.nbest=1")

@@ -1,0 +1,163 @@
+"""What a translation model says about given targets: probabilities, attention weights and word alignments."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+
+import torch
+
+from ...alignment.links import Links, Symmetrization
+from ...data.loading.sampler import sorted_batches
+from ...decode import Ensemble
+from ...decode.parallel.decoding import padded_source, target_logprobs
+from ...decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
+from ...decode.search.constraints import parse_constraints
+from ...errors import UserError
+from ...families.protocols import Seq2SeqModel, as_module
+from ...look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers
+from ..base import view_title
+from ..finite import require_finite
+from ..predictor import Answer
+from ..texts import as_pairs, as_text
+from .alignment import attention_links
+from .logits import logits
+from .results import Trace
+from .seq2seq import TextSourceGeneration
+
+START, END = "□", "■"  # how details and pictures show them
+ALIGN_CHUNK = 256  # pairs that are aligned together
+TRACE_BATCH = 16  # targets of a batch whose attention weights are all kept in memory
+
+
+class KnownTargets(TextSourceGeneration):
+    """Score, look at and align pairs of a source and its target."""
+
+    def score(
+        self, sources: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
+    ) -> Answer:
+        """ln P(target | source), END included; with details also per token."""
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets], details)[0]
+        sources, targets = as_pairs(sources, targets, ("source", "target"))
+        logprobs = self.logprobs(self.source.encode(sources), wanted := self.target.encode(targets))
+        totals = [sum(each) for each in logprobs]
+        require_finite(totals)
+        if not details:
+            return totals
+        return [
+            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": each}
+            for total, ids, each in zip(totals, wanted, logprobs, strict=True)
+        ]
+
+    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights while the model reads `text` and generates `target`, or its own translation."""
+        if not as_text(text).strip():
+            raise UserError("the text is empty and has no attention to show; give a sentence")
+        if target is not None:
+            target_ids = self.target.encode([as_text(target, "target")])[0]
+        else:
+            requests, settings = parse_constraints(1, {"nbest": 1}, self.decode_settings)
+            (found,) = self.generate([text], settings, self.constraints(requests, settings))
+            target_ids = found[0].tokens if found else []
+        source_ids = self.source.encode([text])[0]
+        with record_layers(as_module(self._first_member), layer) as recorder:
+            (logprobs,) = self._target_logprobs([source_ids], [target_ids])
+        axes = self.view_axes(source_ids, target_ids)
+        return AttentionView.recorded(recorder, axes, view_title(self.run), logprobs)
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], kind: Symmetrization = "grow-diag-final-and"
+    ) -> list[Links]:
+        """Links between the white-space separated words of texts and their translations, by cross-attention."""
+        sources, targets = as_pairs(sources, targets, ("source", "target"))
+        encoded = self.source.encode(sources), self.target.encode(targets)
+        return [attention_links(view, kind) for _, view in self._views(*encoded)]
+
+    def align_chunks(self, pairs: Iterable[tuple[str, str]], kind: Symmetrization) -> Iterator[Links]:
+        """`align` for any number of pairs, of which few are in memory."""
+        while chunk := list(islice(pairs := iter(pairs), ALIGN_CHUNK)):
+            yield from self.align([source for source, _ in chunk], [target for _, target in chunk], kind)
+
+    @torch.no_grad()
+    def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """The log-probability of every token of known targets and of END, in one forward pass."""
+        found: list[list[float]] = [[] for _ in sources]
+        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
+        for indices in sorted_batches(lengths, rows=self.run.decode.batch):
+            own = [targets[i] for i in indices]
+            for i, row in zip(indices, self._target_logprobs([sources[i] for i in indices], own), strict=True):
+                found[i] = row
+        return found
+
+    def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        batch = self.pair(sources, targets)
+        scores = logits(self.model, batch).float().log_softmax(-1)
+        chosen = iter(scores.gather(-1, batch["labels"].values[:, None])[:, 0].tolist())
+        return [[next(chosen) for _ in range(len(target) + 1)] for target in targets]
+
+    @torch.no_grad()
+    def candidate_scores(
+        self, texts: Sequence[str], candidates: Sequence[tuple[int, str]], length_penalty: float
+    ) -> list[float]:
+        """ln P / length^length_penalty of targets, each with the number of its text; every text is encoded once."""
+        if isinstance(self.model, Ensemble):
+            raise TypeError("an ensemble scores no candidates")
+        sources = [[*ids, self.source.end] for ids in self.source.encode(list(texts))]
+        targets = self.target.encode([target for _, target in candidates])
+        self.refuse_long([*(ids[:-1] for ids in sources), *targets])
+        source = padded_source(sources, self.source.pad, self.device)
+        numbers = [number for number, _ in candidates]
+        if self.reads_trees:
+            trees = PrefixTrees.of(targets, numbers, self.target.start)
+            logprobs = tree_logprobs(self.model, source, trees, self.target.end).tolist()
+        else:
+            rows = [[self.target.start, *ids, self.target.end] for ids in targets]
+            logprobs = target_logprobs(self.model, source, numbers, rows).tolist()
+        return [total / (len(ids) + 1) ** length_penalty for total, ids in zip(logprobs, targets, strict=True)]
+
+    @cached_property
+    def reads_trees(self) -> bool:
+        """True if equal prefixes of candidates are read once. A GPU replays rows of fixed shapes instead."""
+        return self.device.type == "cpu" and reads_trees(as_module(self._first_member))
+
+    def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
+        """Nats per target token, END included, without label smoothing."""
+        logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
+        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+
+    def traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
+        """Log-probabilities and alignments of finished targets, from one more forward pass."""
+        if not sources:
+            return []
+        return [Trace(logprobs, *view.texts(), view.alignment()) for logprobs, view in self._views(sources, targets)]
+
+    @torch.no_grad()
+    def _views(self, sources: list[list[int]], targets: list[list[int]]) -> Iterator[tuple[list[float], AttentionView]]:
+        """The log-probabilities of known targets, and their cross-attention, in order."""
+        found: dict[int, tuple[list[float], AttentionView]] = {}
+        model = as_module(self._first_member)
+        sites = [site for site in attention_sites(model) if site.kind == "cross"]
+        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
+        for indices in sorted_batches(lengths, rows=TRACE_BATCH):
+            with record_attention(model, [site.path for site in sites]) as maps:
+                logprobs = self._target_logprobs([sources[i] for i in indices], [targets[i] for i in indices])
+            cross = [(site, maps[site.path].cpu()) for site in sites]
+            for row, i in enumerate(indices):
+                layers = [(site, weights[row]) for site, weights in cross]
+                found[i] = logprobs[row], AttentionView.of(layers, self.view_axes(sources[i], targets[i]))
+        return (found[i] for i in range(len(sources)))
+
+    def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
+        """The axes of attention: what the encoder reads, what the decoder writes, what it has read before that."""
+        pieces = self.target.pieces(target)
+        return {
+            "source": ViewAxis.of_tokens("source", [*self.source.pieces(source), END], ended=True),
+            "target": ViewAxis.of_tokens("target", [*pieces, END], ended=True),
+            "prefix": ViewAxis.of_tokens("token", [START, *pieces]),
+        }
+
+    @property
+    def _first_member(self) -> Seq2SeqModel:
+        """The model whose attention is recorded: the first of an ensemble."""
+        first: Seq2SeqModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
+        return first

@@ -1,0 +1,70 @@
+"""Baselines beside the scores of classification: the most frequent label or the mean, and a bag of words."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...data.examples import Examples
+from ...metrics.bag_of_words import BagOfWords, Kind
+from ...metrics.labels import label_metrics, multi_label_metrics
+from ...metrics.regression import regression_metrics
+
+FILE = "baseline.safetensors"  # in a run folder
+MAX_EXAMPLES = 100_000  # that the bag of words is fitted to
+STRENGTHS = (1.0, 10.0)  # C; validation data choose one
+USUAL_STRENGTH = 10.0
+
+SCORES: dict[Kind, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
+    "single_label": ("accuracy", label_metrics),
+    "multi_label": ("micro_f1", multi_label_metrics),
+    "regression": ("rmse", regression_metrics),
+}  # the metric that baselines are compared by, and where it comes from
+
+
+def baseline_score(kind: Kind, predicted: Sequence[Any], references: Sequence[Any]) -> float:
+    """The metric that baselines of this kind of problem are compared by."""
+    name, metrics = SCORES[kind]
+    return float(metrics(predicted, references)[name])
+
+
+def baseline_text(example: Sequence[Any]) -> str:
+    """The words of an example; those of the second text of a pair are other words."""
+    text: str = example[0]
+    return " ".join([text, *(f"2_{word}" for pair in example[2:] for word in pair.split())])
+
+
+def _targets(examples: Iterable[Sequence[Any]], kind: Kind) -> list[Any]:
+    return [float(each[1]) if kind == "regression" else each[1] for each in examples]
+
+
+def fit_bag_of_words(kind: Kind, train: Examples, valid: Examples | None) -> BagOfWords:
+    """A bag of words of the first training examples; the strength is the better one on validation data."""
+    some = train[:MAX_EXAMPLES]
+    texts, targets = [baseline_text(each) for each in some], _targets(some, kind)
+    if valid is None:
+        return next(BagOfWords.fits(texts, targets, kind, (USUAL_STRENGTH,)))
+    held = valid[:MAX_EXAMPLES]
+    inputs, references = [baseline_text(each) for each in held], _targets(held, kind)
+    sign = -1 if kind == "regression" else 1
+    found = BagOfWords.fits(texts, targets, kind, STRENGTHS)
+    return max(found, key=lambda each: sign * baseline_score(kind, each.predict(inputs), references))
+
+
+class StoredBaseline:
+    """The bag of words of a run folder; None where it has none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @cached_property
+    def model(self) -> BagOfWords | None:
+        path = None if self.folder is None else self.folder / FILE
+        return BagOfWords.load(path) if path is not None and path.exists() else None
+
+    def score(self, examples: Sequence[Sequence[Any]], kind: Kind) -> dict[str, float]:
+        """Its score on these examples, as a metric."""
+        if self.model is None:
+            return {}
+        predicted = self.model.predict([baseline_text(each) for each in examples])
+        return {"bag_of_words": baseline_score(kind, predicted, _targets(examples, kind))}

@@ -1,0 +1,1 @@
+"""Masked language modeling, BERT's pre-training: the predictor fills in masks."""

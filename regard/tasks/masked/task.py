@@ -1,0 +1,185 @@
+"""Masked language modeling: BERT's pre-training. The predictor fills in <mask>."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...config.data.base import Sides
+from ...config.run import Run
+from ...data.datasets.collate import IGNORED, Ids
+from ...data.datasets.masking import MaskedDataset, Masker
+from ...data.datasets.rows import add_start_end
+from ...data.examples import Examples
+from ...data.loading.loader import Loader
+from ...data.loading.sampler import sorted_batches
+from ...errors import UserError
+from ...families.protocols import MaskedModel, as_module
+from ...parts.losses import smoothed_cross_entropy
+from ...processors.saved import load_processors
+from ...processors.text.tokenizers import TrainedTokenizer
+from ..base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
+from ..finite import require_finite
+from ..label import encoder
+from ..label.encoder import EncoderPredictor, PretrainedEncoder, kept_or_trained_tokenizer, run_of_folder, with_vocab
+from ..notices import Notice, cut_masked, no_mask
+from ..objectives import MaskedObjective
+from ..records import masked_record
+from ..requests import MaskedRequest, MaskedResult, TokenProbability
+from ..task import TEXT, Task
+from ..texts import as_texts
+
+TASK = Task("masked", TEXT, "masked", MaskedRequest, MaskedResult)
+EVALUATION_SEED = 1  # of the one masking that evaluations share
+MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the space before it
+
+
+class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
+    """Each text with its <mask> or [MASK] filled in. decode.top gives the likeliest tokens of all masks instead."""
+
+    model: MaskedModel
+    tokenizer: TrainedTokenizer
+
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[MaskedRequest]:
+        self._require_head()
+        top = self.decode_settings(decode).top if decode else None
+        return [MaskedRequest(text, top) for text in as_texts(items)]
+
+    def predict_requests(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
+        self.refuse_adapters(requests)
+        self._require_head()
+        mask = Masker(self.tokenizer, self.run.data).mask
+        rows = [self._encode_masked(each.text, mask) for each in requests]
+        cut = [add_start_end(self.tokenizer, ids[: self.room]) for ids in rows]
+        found = self.map_encoded(cut, lambda encoded: self.model.logits(encoded.states).float().log_softmax(-1), batch)
+        results = []
+        for request, ids, row, logprobs in zip(requests, rows, cut, found, strict=True):
+            notices: tuple[Notice, ...] = (cut_masked(self.room),) if len(ids) > self.room else ()
+            positions = np.flatnonzero(row == mask)
+            notices += () if len(positions) else (no_mask(),)
+            results.append(self._fill(request, row, positions, logprobs[: len(row)], notices))
+        return results
+
+    def record(self, request: MaskedRequest, result: MaskedResult) -> Record:
+        return masked_record(result)
+
+    def answer(self, request: MaskedRequest, result: MaskedResult) -> str | list[tuple[str, float]]:
+        if not self.top(request):
+            return result.text
+        return [(each.token, each.probability) for candidates in result.masks for each in candidates]
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
+        """The metrics of `evaluate`, None because it predicts no texts, and the texts."""
+        self._require_head()
+        examples = open_lines(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        metrics = self.metrics(examples)
+        require_finite([metrics["loss"]])
+        return {"examples": len(examples), **metrics}, None, list(examples.texts(0))
+
+    @torch.no_grad()
+    def metrics(self, examples: Examples) -> dict[str, float]:
+        """Nats per masked token and their accuracy; with data.next_sentence also the accuracy of the pairs."""
+        data, train = self.run.data, self.run.train
+        dataset = MaskedDataset(examples, Masker(self.tokenizer, data), data, train, self.model.context)
+        items = dataset.encode_all(EVALUATION_SEED)
+        nats, correct, follows, count = 0.0, 0, 0, 0
+        for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
+            rows = dataset.collate([items[i] for i in batch]).to(self.device)
+            encoded, labels = self.model.encode(rows["text"]), rows["labels"].values
+            masked = labels != IGNORED
+            logits, wanted = self.model.logits(encoded.states[masked]), labels[masked]
+            nats += float(smoothed_cross_entropy(logits, wanted))
+            correct, count = correct + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
+            if "next_sentence" in rows:
+                classes = self.model.next_sentence_logits(encoded).argmax(-1)
+                follows += int((classes == rows["next_sentence"].values).sum())
+        loss = nats / max(count, 1)
+        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": correct / max(count, 1)}
+        return metrics | ({"follows": follows / len(items)} if data.next_sentence else {})
+
+    def _require_head(self) -> None:
+        if self.run.model.head != "words":
+            raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
+
+    def masked_row(self, text: str) -> list[int]:
+        """The tokens of a text with <mask>, between START and END."""
+        self._require_head()
+        ids = self._encode_masked(text, Masker(self.tokenizer, self.run.data).mask)
+        if len(ids) > self.room:
+            raise UserError(f"the text has {len(ids)} tokens, and the model reads {self.room}; shorten it")
+        row: list[int] = add_start_end(self.tokenizer, ids).tolist()
+        return row
+
+    def _encode_masked(self, text: str, mask: int) -> list[int]:
+        parts = self.tokenizer.encode(MASK_PATTERN.split(text))
+        return [token for part in parts for token in [mask, *part]][1:]
+
+    def _fill(
+        self, request: MaskedRequest, row: Ids, positions: Ids, logprobs: Tensor, notices: tuple[str, ...]
+    ) -> MaskedResult:
+        top = min(max(self.top(request), 1), logprobs.shape[-1])
+        best, filled, text = logprobs[positions].topk(top, dim=-1), row.copy(), request.text
+        require_finite([float(best.values.sum())])
+        filled[positions] = best.indices[:, 0].numpy()
+        if len(positions):
+            (text,) = self.tokenizer.decode([filled.tolist()])
+        masks = tuple(
+            tuple(map(TokenProbability, self.tokenizer.pieces(ids), values))
+            for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
+        )
+        return MaskedResult(text, masks, notices=notices)
+
+
+class MaskedJob(TrainingJob):
+    """Lines with masked tokens."""
+
+    predictor: MaskedPredictor
+    splits: Mapping[str, Examples]
+
+    def __init__(self, predictor: MaskedPredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        data, train, model = self.run.data, self.run.train, predictor.model
+        self.objective = MaskedObjective(as_module(model), train.smoothing)
+        masker = Masker(predictor.tokenizer, data)
+        self.loader = Loader.of(MaskedDataset(splits["train"], masker, data, train, model.context))
+
+    def validate(self) -> dict[str, float]:
+        return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> MaskedJob:
+    """Open the data and train a tokenizer that is not kept; writes no file."""
+    if run.data.next_sentence and run.model.token_types < 2:
+        raise UserError(
+            "data.next_sentence needs two token types and model.token_types is 1; "
+            "set model.token_types=2 or start from another model"
+        )
+    splits = open_splits(run, open_lines)
+    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
+    run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
+    predictor = MaskedPredictor(run, build_model(run), tokenizer, device)
+    return MaskedJob(predictor, splits)
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:
+    """The predictor of a run folder, without the weights."""
+    return MaskedPredictor(run, build_model(run), restored_tokenizer(load_processors(folder)), device)
+
+
+def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> MaskedPredictor:
+    """The predictor of a Hugging Face folder."""
+    run, device = run_of_folder(folder, overrides, "masked")
+    return MaskedPredictor(run, folder.model, folder.tokenizer, device)
+
+
+def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
+    return encoder.with_max_vocab(run, head="words", next_sentence=run.data.next_sentence)

@@ -1,0 +1,188 @@
+"""The kinds of inputs of one model: how each is read in training and prediction, and which metrics it has."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ...config.data.mixed import MultitaskData
+from ...config.run import Run
+from ...data.dataset import TaskDataset
+from ...data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
+from ...data.datasets.sounds import STRIDE, EncodeTranscripts, SoundDataset
+from ...data.examples import Examples
+from ...data.sources.manifest import AUDIO, IMAGE, TEXT
+from ...errors import UserError
+from ...look import ViewAxis
+from ...metrics.speech import speech_metrics
+from ...metrics.text import text_metrics
+from ...metrics.tokenization import choose_tokenization
+from ...parts import Inputs
+from ...parts.inputs import Modality
+from ...processors.base import Array, Processor
+from ...processors.image.processor import ImageProcessor
+from ...processors.sound.frames import SoundFrames
+from ...processors.sound.read import sound_info, sound_name
+from ...processors.text.tokenizers import Tokenizer
+from ..base import Metrics, Processors
+from ..classify_image.task import image_processor
+from ..generate.seq2seq import SourceInputs
+from ..generate.views import END
+from ..transcribe.generation import frames_key
+from ..transcribe.processors import augmented, new_frames
+from ..views import frame_axis, patch_axis
+
+IMAGE_TOKENS = 100  # of the text for an image, if decode.max_tokens is 0
+TEXT_METRICS = ("bleu", "chrf", "exact")
+SPEECH_METRICS = ("wer", "cer", "exact")
+
+
+class InputKind(ABC):
+    """A kind of inputs of a run, such as images."""
+
+    name: ClassVar[str]  # its key in a manifest
+    modality: ClassVar[Modality]
+    stride: ClassVar[int] = 1  # units of its processor in one encoder position
+    processor: Processor
+
+    @abstractmethod
+    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+        """The training data of this kind."""
+
+    def encode(self, raw: Any) -> Array:
+        """An input as an array, without the changes of training."""
+        return self.processor.encode(raw)
+
+    @abstractmethod
+    def max_tokens(self, array: Array) -> int:
+        """The most tokens of an output, if decode.max_tokens is 0."""
+
+    def source(self, raw: Any, prompt: tuple[int, ...]) -> SourceInputs:
+        array = self.encode(raw)
+        return SourceInputs(self.processor.collate([array]), self.max_tokens(array), frames_key(array), prompt)
+
+    @abstractmethod
+    def positions(self, source: Inputs, count: int) -> list[str]:
+        """The names of the `count` encoder positions of one input, for people."""
+
+    @abstractmethod
+    def axis(self, raw: Any, count: int) -> ViewAxis:
+        """The `count` encoder positions of an input, for views of attention."""
+
+    def metrics(self, found: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
+        """The metrics of outputs; `settings` are eval.*."""
+        correct = [[each] for each in references]
+        return {**text_metrics(found, correct, TEXT_METRICS, choose_tokenization(correct, settings))}
+
+
+class TextInputs(InputKind):
+    """Texts as tokens with END."""
+
+    name, modality = TEXT, "tokens"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.processor = tokenizer, EndedText(tokenizer)
+
+    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+        return PromptedDataset(examples, self.processor, targets, padding, run.data, run.train)
+
+    def max_tokens(self, array: Array) -> int:
+        return 2 * len(array) + 16
+
+    def positions(self, source: Inputs, count: int) -> list[str]:
+        return [*self.tokenizer.pieces(source.values[0, : count - 1].tolist()), END]
+
+    def axis(self, raw: Any, count: int) -> ViewAxis:
+        return ViewAxis.of_tokens("source", self.positions(self.source(raw, ()).inputs, count), ended=True)
+
+
+class ImageInputs(InputKind):
+    """Images as patches."""
+
+    name, modality = IMAGE, "pixels"
+
+    def __init__(self, processor: ImageProcessor) -> None:
+        self.processor: ImageProcessor = processor
+
+    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+        own = self.processor
+        changed = own.scale != (1.0, 1.0) or bool(own.flip or own.color or own.randaugment or own.erase)
+        return PromptedImages(examples, own, targets, padding, run.data, run.train, changed)
+
+    def max_tokens(self, array: Array) -> int:
+        return IMAGE_TOKENS
+
+    def positions(self, source: Inputs, count: int) -> list[str]:
+        columns = -(-source.values.size(3) // self.processor.patch)
+        return [f"{place // columns + 1},{place % columns + 1}" for place in range(count)]
+
+    def axis(self, raw: Any, count: int) -> ViewAxis:
+        return patch_axis(self.processor, raw, count)
+
+
+class SoundInputs(InputKind):
+    """Recordings as frames; one longer than data.max_seconds is refused."""
+
+    name, modality, stride = AUDIO, "frames", STRIDE
+
+    def __init__(self, processor: SoundFrames, data: MultitaskData) -> None:
+        self.processor: SoundFrames = processor
+        self.longest = data.max_seconds
+
+    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+        ctc = bool(run.model.ctc.weight)
+        return SoundDataset(examples, self.processor, targets, padding, run.data, run.train, run.data.max_tokens, ctc)
+
+    def encode(self, raw: Any) -> Array:
+        if (seconds := sound_info(raw, self.processor.rate).seconds) > self.longest:
+            raise UserError(
+                f"{sound_name(raw)} has {seconds:.1f} seconds and this run reads at most {self.longest:g} "
+                "(data.max_seconds); cut it, or train with longer recordings"
+            )
+        return self.processor.encode(raw)
+
+    def max_tokens(self, array: Array) -> int:
+        return len(array) // STRIDE + 16
+
+    def positions(self, source: Inputs, count: int) -> list[str]:
+        return [f"{self.processor.seconds_of(place * STRIDE):.2f}" for place in range(count)]
+
+    def axis(self, raw: Any, count: int) -> ViewAxis:
+        return frame_axis(self.processor, STRIDE, count, self.encode(raw))
+
+    def metrics(self, found: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
+        whole = speech_metrics(found, references, settings.normalize)
+        return {name: whole[name] for name in SPEECH_METRICS}
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def new_kinds(run: Run, kept: Processors, tokenizer: Tokenizer, examples: dict[str, Examples]) -> dict[str, InputKind]:
+    """The kinds of the training data. Processors that are not kept are made from the settings and the data."""
+    found: dict[str, InputKind] = {}
+    if TEXT in examples:
+        found[TEXT] = TextInputs(tokenizer)
+    if IMAGE in examples:
+        image = kept.get(IMAGE)
+        own = image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
+        found[IMAGE] = ImageInputs(own)
+    if AUDIO in examples:
+        sound = kept.get(AUDIO)
+        frames = sound if isinstance(sound, SoundFrames) else new_frames(run.data, examples[AUDIO])
+        found[AUDIO] = SoundInputs(augmented(frames, run.data), run.data)
+    return found
+
+
+def restored_kinds(run: Run, kept: Processors, tokenizer: Tokenizer) -> dict[str, InputKind]:
+    """The kinds of a run folder: those that its model reads."""
+    found: dict[str, InputKind] = {}
+    image, sound = kept.get(IMAGE), kept.get(AUDIO)
+    if "tokens" in run.model.inputs:
+        found[TEXT] = TextInputs(tokenizer)
+    if isinstance(image, ImageProcessor):
+        found[IMAGE] = ImageInputs(image)
+    if isinstance(sound, SoundFrames):
+        found[AUDIO] = SoundInputs(sound, run.data)
+    if missing := {*run.model.inputs} - {kind.modality for kind in found.values()}:
+        raise UserError(f"run.json lists no processor of {', '.join(missing)}; restore it, or train the run again")
+    return found

@@ -1,0 +1,53 @@
+"""Runs that write token by token: they score the translations of others, and teach them."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ... import run_folder
+from ...config.run import Run, load_config
+from ...errors import UserError
+from ...families.protocols import as_module
+from ...training.checkpoint import load_model
+from ..generate.scorer import KnownTargets
+from ..task import spec_of
+
+
+def teacher_config(name: str, key: str) -> Run:
+    """The settings of the run that the setting `key` names."""
+    folder = Path(name)
+    if not run_folder.is_run(folder):
+        raise UserError(f"{key} is {name}, which is not a run folder; give one of the task translate")
+    run = load_config(run_folder.read_run(folder)["config"], str(folder / run_folder.FILE))
+    if run.task != "translate" or run.tune.kind != "none":
+        what = f"of the task {run.task}" if run.task != "translate" else "tuned over a base, which must be merged first"
+        raise UserError(f"{key} is {name}, a run {what}; give a whole run of the task translate")
+    if "target" not in spec_of(run.model.family).writes:
+        raise UserError(f"{key} is {name}, which writes all tokens at once; give a run that writes token by token")
+    return run
+
+
+def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> KnownTargets:
+    """The predictor of the run that the setting `key` names."""
+    from .. import restore
+
+    run, folder, cpu = teacher_config(name, key), Path(name), torch.device("cpu")
+    with cpu:  # also in a context of tensors without storage
+        predictor = restore(run, folder, cpu if device.type == "meta" else device)
+        load_model(predictor.model, folder / "model.safetensors")
+    assert isinstance(predictor, KnownTargets)
+    return predictor
+
+
+@torch.no_grad()
+def copy_teacher_weights(name: str, model: nn.Module) -> str:
+    """Copy the weights of the run data.teacher that fit, by name and shape, and say how many."""
+    own, theirs = (
+        model.state_dict(),
+        as_module(open_teacher(name, torch.device("cpu"), "data.teacher").model).state_dict(),
+    )
+    fitting = [key for key, tensor in own.items() if key in theirs and theirs[key].shape == tensor.shape]
+    for key in fitting if not any(tensor.is_meta for tensor in own.values()) else ():
+        own[key].copy_(theirs[key])
+    return f"{len(fitting)} of {len(own)} weights begin with those of {name}"

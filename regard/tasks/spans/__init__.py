@@ -1,0 +1,1 @@
+"""Span corruption, T5's pre-training: the predictor generates what the sentinels of a text replace."""

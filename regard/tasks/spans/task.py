@@ -1,0 +1,84 @@
+"""Span corruption: T5's pre-training. The predictor generates the spans that the sentinels of a text replace."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from ...config.data.base import Sides
+from ...config.run import Run
+from ...data.datasets.spans import SpanCorruptor, SpanDataset
+from ...data.examples import Examples
+from ...data.loading.loader import Loader
+from ...data.tables.columns import TEXT as TEXT_COLUMN
+from ...data.tables.columns import Role
+from ...families.protocols import as_module
+from ...processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
+from ..base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
+from ..objectives import Seq2SeqObjective
+from ..requests import TranslateRequest, TranslateResult
+from ..task import TEXT, Task
+from ..translate import task as translate
+from ..translate.task import TranslatePredictor, with_max_vocab, with_vocab
+
+__all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
+
+TASK = Task("spans", TEXT, "target", TranslateRequest, TranslateResult)
+EVALUATION_SEED = 1  # of the one corruption that evaluations share
+
+
+class SpanPredictor(TranslatePredictor):
+    """`predict` takes a text with <extra_id_0>, <extra_id_1> … and generates the span of each."""
+
+    source: TrainedTokenizer
+    roles: tuple[Role, ...] = (TEXT_COLUMN,)
+
+    data_split = staticmethod(open_lines)
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
+        """The metrics of lines of text with a fixed corruption, None because it predicts no texts, and the texts."""
+        examples = self.data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
+
+    def metrics(self, examples: Examples) -> dict[str, float]:
+        """Nats per target token, sentinels and END included."""
+        corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
+        dataset = SpanDataset(examples, corruptor, run.data, run.train, self.context)
+        logprobs = self.logprobs(*dataset.encode_all(EVALUATION_SEED))
+        loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
+
+
+class SpanJob(translate.TranslateJob):
+    """Lines with new corrupted spans in every epoch."""
+
+    predictor: SpanPredictor
+
+    def __init__(self, predictor: SpanPredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list[str]()
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.static_shapes = self.run.data.packed
+        corruptor = SpanCorruptor(predictor.source, self.run.data)
+        dataset = SpanDataset(splits["train"], corruptor, self.run.data, self.run.train, predictor.context)
+        self.loader = Loader.of(dataset)
+
+    def validate(self) -> dict[str, float]:
+        return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
+    """Open the data and train a tokenizer that is not kept; writes no file."""
+    splits = open_splits(run, SpanPredictor.data_split)
+    sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
+    tokenizer = kept_tokenizer(kept, "source") or train_tokenizer(
+        run.tokenizer, splits["train"].texts(0), control=sentinels
+    )
+    run = with_vocab(run, tokenizer, tokenizer)
+    predictor = SpanPredictor(run, build_model(run), tokenizer, tokenizer, device)
+    return SpanJob(predictor, splits)
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+    """The predictor of a run folder, without the weights."""
+    return translate.restore(run, folder, device, SpanPredictor)

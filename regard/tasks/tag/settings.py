@@ -1,0 +1,7 @@
+"""The settings of tagging."""
+
+from ...config.data.texts import TagData
+from ...config.decode import EncoderDecode
+from ...config.task_settings import ACCURACY, F1, LOSS, SPANS, TaskSettings
+
+SETTINGS = TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS), head="tag")

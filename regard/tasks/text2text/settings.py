@@ -1,0 +1,8 @@
+"""The settings of text to text."""
+
+from ...config.data.texts import MixData
+from ...config.decode import Seq2SeqDecode
+from ...config.evaluation import TextEval
+from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings
+
+SETTINGS = TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval)

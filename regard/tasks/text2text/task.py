@@ -1,0 +1,75 @@
+"""Text to text, as in T5: every task has a text as input and as output, and a prefix names the task."""
+
+from pathlib import Path
+
+import torch
+
+from ...config.data.base import Sides
+from ...config.run import Run
+from ...data.examples import Examples
+from ...data.sources.mixture import Mixture, open_mixture
+from ...metrics.text import signature, text_metrics
+from ...metrics.tokenization import choose_tokenization
+from ...synthetic.mixture import make_mixture
+from ..base import Metrics, Processors, open_split
+from ..requests import TranslateRequest, TranslateResult
+from ..task import TEXT, Task
+from ..translate import task as translate
+from ..translate.task import TEXT_METRICS, TranslateJob, TranslatePredictor, with_max_vocab
+
+__all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
+
+TASK = Task("text2text", TEXT, "target", TranslateRequest, TranslateResult)
+
+
+class Text2TextPredictor(TranslatePredictor):
+    """A translation predictor whose texts begin with the prefix of their task."""
+
+    @staticmethod
+    def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+        read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
+        return open_split(run, split, sides, read, lambda: make_mixture(run.data, split), "test.tsv")
+
+    def evaluate_texts(self, sides: Sides | None) -> tuple[Metrics, list[str], list[list[str]]]:
+        """As in translation, with the metrics of each task in addition."""
+        metrics, found, references = super().evaluate_texts(sides)
+        examples = self.data_split(self.run, "test", sides)
+        if isinstance(examples, Mixture) and len(examples.datasets) > 1:
+            bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
+            whole = metrics["bleu_signature"]
+            rows = {name: self._task_metrics(found[a:b], references[a:b], whole) for name, a, b in bounds}
+            metrics["tasks"] = MetricsByTask(rows)
+        return metrics, found, references
+
+    def _task_metrics(self, found: list[str], references: list[list[str]], whole: str) -> dict[str, float | str]:
+        """The metrics of one task. Its language may need another tokenizer; then it has its own signature."""
+        tokenization = choose_tokenization(references, self.run.eval)
+        scores = text_metrics(found, references, TEXT_METRICS, tokenization)
+        own = signature("bleu", references, tokenization)
+        return {**scores} if own == whole else {**scores, "bleu_signature": own}
+
+
+class MetricsByTask(dict[str, dict[str, float | str]]):
+    """The metrics of every task by its name."""
+
+    def __str__(self) -> str:
+        widest = max(map(len, self))
+        rows = [
+            "  ".join([f"  {name:{widest}}", *(_format(key, value) for key, value in row.items())])
+            for name, row in self.items()
+        ]
+        return "\n" + "\n".join(rows)
+
+
+def _format(name: str, value: float | str) -> str:
+    return f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+    """Open the data, train a tokenizer that is not kept, and build the model."""
+    return translate.prepare(run, kept, device, folder, Text2TextPredictor)
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+    """The predictor of a run folder, without the weights."""
+    return translate.restore(run, folder, device, Text2TextPredictor)

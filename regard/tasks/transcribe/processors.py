@@ -1,0 +1,52 @@
+"""The processors of sound that data.* describes."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...config.data.sound import Recordings
+from ...data.examples import Examples
+from ...errors import UserError
+from ...processors.sound.filterbank import FilterbankProcessor, with_statistics
+from ...processors.sound.frames import SoundFrames
+from ...processors.sound.log_mel import AudioProcessor
+
+STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
+
+
+def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
+    """The processor with the changes of data.* in training."""
+    return replace(
+        sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
+        frame_width=data.frame_width, bin_masks=data.bin_masks, bin_width=min(data.bin_width, sound.bins),
+        vtlp=data.vtlp, equalizer=data.equalizer,
+    )  # fmt: skip
+
+
+def new_frames(data: Recordings, examples: Examples) -> FilterbankProcessor:
+    """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
+    plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data), cmvn=data.cmvn)
+    chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
+    return with_statistics(plain, (examples[int(index)][0] for index in chosen))
+
+
+def window_frames(data: Recordings, frames: int) -> AudioProcessor:
+    """Log-mel frames of recordings that are filled up with silence, so that they have `frames`."""
+    if data.cmvn != "global":
+        raise UserError(f"data.cmvn is {data.cmvn}, but this family scales frames as Whisper does; leave it out")
+    hop = hop_samples(data)
+    seconds, rest = divmod(frames * hop, data.rate)
+    if rest or not seconds:
+        raise UserError(
+            f"model.source_positions gives {frames:,} frames of {data.hop:g} ms; expected whole seconds, such as "
+            f"model.source_positions={round(data.rate / hop) * 4}"
+        )
+    window = data.rate * 25 // 1000
+    return AudioProcessor(
+        rate=data.rate, bins=data.bins, window=window, hop=hop, seconds=seconds, frame_masks=0, bin_masks=0
+    )
+
+
+def hop_samples(data: Recordings) -> int:
+    """The samples between two frames."""
+    return max(round(data.rate * data.hop / 1000), 1)

@@ -1,0 +1,372 @@
+"""Translation: a target text for a source text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config.data.base import Sides
+from ...config.decode import NEUTRAL_SAMPLING, Seq2SeqDecode
+from ...config.run import Run
+from ...config.strategies import DecodeStrategy, ParallelStrategy
+from ...data.datasets.pairs import PairDataset
+from ...data.examples import Examples
+from ...data.loading.loader import Loader
+from ...data.sources.pairs import open_pairs, split_references
+from ...data.tables.columns import SOURCE, TARGET, Role
+from ...decode import Ensemble, Filter, Hypothesis, Suppress
+from ...decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
+from ...decode.search.texts import split_sentences
+from ...errors import UserError
+from ...families.protocols import Seq2SeqModel, as_module
+from ...families.spec import Output
+from ...metrics.labels import BootstrapResult
+from ...metrics.text import paired_bootstrap, signature, text_metrics
+from ...metrics.tokenization import Tokenization, choose_tokenization
+from ...parts import Inputs
+from ...processors.base import Processor
+from ...processors.saved import load_processors
+from ...processors.text.processor import TextProcessor
+from ...processors.text.tokenizers import Tokenizer, train_tokenizer
+from ...synthetic.dates import make_dates
+from ...training.objective import Objective
+from ..base import (
+    Metrics,
+    Processors,
+    Record,
+    TrainingJob,
+    build_model,
+    kept_tokenizer,
+    max_vocab,
+    open_split,
+    open_splits,
+    restored_tokenizer,
+    vocabulary,
+    with_head,
+    with_inputs,
+    with_model_settings,
+)
+from ..generate.plan import group_indices
+from ..generate.results import (
+    OWN_SETTINGS,
+    changed_settings,
+    constraints_of,
+    join_sentences,
+    make_requests,
+    translate_result,
+)
+from ..generate.scorer import KnownTargets
+from ..objectives import Seq2SeqObjective
+from ..parallel.teacher import copy_teacher_weights, teacher_config
+from ..predictor import Predictor
+from ..records import translation_record
+from ..requests import TranslateRequest, TranslateResult
+from ..task import TEXT, Task, spec_of
+from ..texts import as_texts
+
+TASK = Task(
+    "translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"copied", "spelled", "infilled"})
+)
+HEAD = "target"  # the head of a family with several heads
+
+
+class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, TranslateResult]):
+    """A translation for every text; decode.nbest above 1 gives a list of them.
+
+    Batch-invariant: a translation never depends on the rest of its batch.
+    """
+
+    sides = 2
+    roles: tuple[Role, ...] = (SOURCE, TARGET)
+    validation_decode: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
+
+    def __init__(
+        self,
+        run: Run,
+        model: Seq2SeqModel | Ensemble,
+        source: Tokenizer,
+        target: Tokenizer,
+        device: torch.device,
+        filters: tuple[Filter, ...] | None = None,
+    ) -> None:
+        self.run, self.source, self.target, self.device = run, source, target, device
+        self.model = model.to(device).eval()
+        self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
+        self.constraint_tokenizer = ConstraintTokenizer(target)
+
+    @staticmethod
+    def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+        """A split of the data of this task."""
+        return data_split(run, split, sides)
+
+    # --- public methods ----------------------------------------------------------------------------------------
+
+    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
+        """The tokens of each source and END."""
+        return [each.inputs for each in self.sources(as_texts(items))]
+
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
+        """`prefix`, `include` and `exclude` may be lists with one entry per text."""
+        items = as_texts(items)
+        if not decode:
+            return [TranslateRequest(text, details=details) for text in items]
+        constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
+        return make_requests(items, settings, self.request_strategy(settings), constraints, details)
+
+    def request_strategy(self, settings: Seq2SeqDecode) -> DecodeStrategy | ParallelStrategy:
+        """The strategy of requests with these settings."""
+        return self.strategy(settings)
+
+    def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
+        self.refuse_adapters(requests)
+        results: dict[int, TranslateResult] = {}
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+            some = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(some, self.run.decode, batch))
+            predict = self._predict_sentences if settings.split else self._predict_texts
+            results |= zip(indices, predict(some, settings), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
+        return translation_record(result)
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+        return self.evaluate_texts(sides)
+
+    def evaluate_texts(self, sides: Sides | None) -> tuple[Metrics, list[str], list[list[str]]]:
+        """The metrics of examples with one or more references each, the translations and the references."""
+        examples = self.data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        sources, references = [each[0] for each in examples], [split_references(each[1]) for each in examples]
+        tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
+        found = self.predict(sources, nbest=1)
+        metrics: Metrics = {"examples": len(examples)}
+        metrics |= text_metrics(found, references, ("bleu", "chrf", "ter", "exact"), tokenization)
+        loss = self.loss_over(sources, [each[0] for each in references])
+        metrics |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
+        metrics |= {f"{name}_signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
+        return metrics, found, references
+
+    def paired_test(
+        self, outputs: Sequence[Sequence[str]], references: Any, /
+    ) -> tuple[dict[str, str], list[BootstrapResult]]:
+        return paired_bootstrap(outputs, references, tokenization=choose_tokenization(references, self.run.eval))
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        """Of source and target; one that both share is one object."""
+        source = TextProcessor(self.source)
+        return {"source": source, "target": source if self.source is self.target else TextProcessor(self.target)}
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def _predict_texts(self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode) -> list[TranslateResult]:
+        texts = [each.source for each in requests]
+        constraints = self.constraints([constraints_of(each, self.run.decode) for each in requests], settings)
+        found = self.generate(texts, settings, constraints)
+        return self._results(requests, found, constraints or [Constraints()] * len(texts))
+
+    def _predict_sentences(
+        self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode
+    ) -> list[TranslateResult]:
+        """Translate sentence by sentence; only the first one begins with the prefix."""
+        parts = [[sentence.strip() for sentence in split_sentences(each.source)] for each in requests]
+        sentences = [
+            replace(request, source=sentence, prefix="" if index else request.prefix)
+            for request, part in zip(requests, parts, strict=True)
+            for index, sentence in enumerate(part)
+        ]
+        found = iter(self._predict_texts(sentences, settings))
+        return [join_sentences(part, [next(found) for _ in part], settings.length_penalty) for part in parts]
+
+    def _results(
+        self, requests: Sequence[TranslateRequest], found: list[list[Hypothesis]], constraints: list[Constraints]
+    ) -> list[TranslateResult]:
+        detailed = [(each.source, best) for each, best in zip(requests, found, strict=True) if each.details]
+        sources = self.source.encode([source for source, _ in detailed]) if detailed else []
+        repeated = [source for source, (_, best) in zip(sources, detailed, strict=True) for _ in best]
+        traces = iter(self.traces(repeated, [each.tokens for _, best in detailed for each in best]))
+        results = []
+        for request, best, own in zip(requests, found, constraints, strict=True):
+            texts = self.target_texts(best)
+            kept = [next(traces) for _ in best] if request.details else []
+            results.append(translate_result(texts, best, kept, own, request.details))
+        return results
+
+    @staticmethod
+    def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":
+        """An ensemble of predictors by name. They must share the vocabularies; the first one's settings hold."""
+        (name, first), *others = predictors.items()
+        for other, predictor in others:
+            for side in ("source", "target"):
+                if vocabulary(getattr(first, side)) != vocabulary(getattr(predictor, side)):
+                    raise UserError(
+                        f"{name} and {other} have different {side} vocabularies and cannot form an ensemble; "
+                        "train the second with the tokenizer of the first"
+                    )
+        model = Ensemble([as_module(predictor.model) for predictor in predictors.values()])
+        return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
+
+
+# Validation decodes greedily, whatever decode.* the run has.
+VALIDATION_DECODE = dict(TranslatePredictor.validation_decode)
+PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop")  # data.* of some families
+TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
+
+
+class TranslateJob(TrainingJob):
+    """Pairs of texts."""
+
+    predictor: TranslatePredictor
+    splits: Mapping[str, Examples]
+    tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
+    bleu_signature = ""
+    own_settings: tuple[str, ...] = ()  # of PARALLEL_SETTINGS: those that its objective uses
+
+    def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples], facts: Sequence[str] = ()) -> None:
+        self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list(facts)
+        source, target, run = predictor.source, predictor.target, self.run
+        self._refuse_unused_settings()
+        self.objective = self.make_objective()
+        self.static_shapes = run.data.packed
+        self.loader = Loader.of(self.make_dataset())
+        if "valid" in splits and predictor.context is not None:  # fail before training, not at the first validation
+            sides = [each[0] for each in splits["valid"]], [split_references(each[1])[0] for each in splits["valid"]]
+            for tokenizer, texts in zip((source, target), sides, strict=True):
+                predictor.refuse_long(tokenizer.encode(texts), "a text of data.valid")
+        if "valid" in splits and run.train.metric in TEXT_METRICS:
+            references = [split_references(each[1]) for each in splits["valid"]]
+            self.tokenization = choose_tokenization(references, run.eval)
+            self.bleu_signature = signature("bleu", references, self.tokenization)
+
+    def _refuse_unused_settings(self) -> None:
+        for name in [each for each in PARALLEL_SETTINGS if each not in self.own_settings]:
+            if value := getattr(self.run.data, name, None):
+                family = self.run.model.family
+                raise UserError(f"data.{name} is {value}, but model.family={family} does not use it; leave it out")
+
+    def make_objective(self) -> Objective:
+        """The loss of the task."""
+        return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
+
+    def make_dataset(self) -> PairDataset:
+        """The data set that makes batches."""
+        own, run = self.predictor, self.run
+        return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
+
+    def describe_data(self) -> list[str]:
+        signed = [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
+        return super().describe_data() + signed + self.facts
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        examples = self.splits["valid"]
+        sources, references = [each[0] for each in examples], [split_references(each[1]) for each in examples]
+        loss = self.predictor.loss_over(sources, [each[0] for each in references])
+        metrics = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
+        if self.run.train.metric in metrics:
+            return metrics
+        found = self.predictor.predict(sources, **self.predictor.validation_decode)
+        return metrics | text_metrics(found, references, TEXT_METRICS, self.tokenization)
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    run: Run,
+    kept: Processors,
+    device: torch.device,
+    folder: Path | None = None,
+    kind: type[TranslatePredictor] | None = None,
+) -> TranslateJob:
+    """Open the data and train the tokenizers that are not kept; writes no file."""
+    kind, job = (kind, TranslateJob) if kind else classes_of(run)
+    splits = open_splits(run, kind.data_split)
+    source, target = kept_tokenizer(kept, "source"), kept_tokenizer(kept, "target")
+    if source is None or target is None:
+        source, target = _taught_tokenizers(run) or _train_tokenizers(run, splits["train"])
+    run = with_vocab(run, source, target)
+    model = build_model(run)
+    note = _begin_as_teacher(run, model)
+    return job(kind(run, model, source, target, device), splits, [note] if note else [])
+
+
+def restore(
+    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] | None = None
+) -> TranslatePredictor:
+    """The predictor of a run folder, without the weights."""
+    kind = kind or classes_of(run)[0]
+    kept = load_processors(folder)
+    source, target = (restored_tokenizer(kept, side) for side in ("source", "target"))
+    return kind(run, build_model(run), source, target, device)
+
+
+def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
+    """The predictor and the job for what the family of a run writes."""
+    from ..nat.ctc import SpelledJob, SpelledPredictor
+    from ..nat.task import FertilityJob, FertilityPredictor, InfillJob, InfillPredictor
+
+    kinds: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
+        "copied": (FertilityPredictor, FertilityJob),
+        "spelled": (SpelledPredictor, SpelledJob),
+        "infilled": (InfillPredictor, InfillJob),
+    }
+    writes = spec_of(run.model.family).writes
+    return next((kinds[output] for output in kinds if output in writes), (TranslatePredictor, TranslateJob))
+
+
+def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
+    """The run with the vocabulary sizes of its tokenizers; a pretrained model may have larger ones."""
+    sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
+    if run.start and not run.model.target_vocab:  # one embedding for both sides, even with two tokenizers (Marian)
+        sizes = {"vocab": max(source.size, target.size, run.model.vocab), "target_vocab": 0}
+    elif run.start:
+        sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
+    return with_head(with_inputs(with_model_settings(run, **sizes), TEXT), HEAD)
+
+
+def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
+    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
+    sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
+    return with_head(with_inputs(sized, TEXT), HEAD)
+
+
+def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split of the data; the embedded data are dates. Test data may have several references."""
+    data = run.data
+    links = data.links if split == "train" else ""
+    read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
+    embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
+    return open_split(run, split, sides, read, embedded, "test.en,test.de")
+
+
+def _begin_as_teacher(run: Run, model: Seq2SeqModel) -> str | None:
+    """Give the model the weights of its teacher, if data.teacher_init is true, and say so."""
+    if not getattr(run.data, "teacher_init", False):
+        return None
+    if run.start:
+        raise UserError(f"data.teacher_init is true, but the weights are those of start={run.start}; leave out one")
+    return copy_teacher_weights(run.data.teacher, as_module(model))
+
+
+def _taught_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
+    """Those of the teacher, if there is one."""
+    if not (name := getattr(run.data, "teacher", "")):
+        return None
+    teacher_config(name, "data.teacher")
+    kept = load_processors(Path(name))
+    return restored_tokenizer(kept, "source"), restored_tokenizer(kept, "target")
+
+
+def _train_tokenizers(run: Run, train: Examples) -> tuple[Tokenizer, Tokenizer]:
+    """Of source and target: one for both if tokenizer.joint."""
+    if run.tokenizer.joint:
+        joint = train_tokenizer(run.tokenizer, train.texts(0, 1))
+        return joint, joint
+    return train_tokenizer(run.tokenizer, train.texts(0)), train_tokenizer(run.tokenizer, train.texts(1))

@@ -1,0 +1,52 @@
+"""The axes of attention over images and sound."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..look import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
+from ..processors.base import Array
+from ..processors.image.processor import ImageProcessor
+from ..processors.image.read import RawImage
+from ..processors.sound.frames import SoundFrames
+
+
+def image_axis(model: Any, pixels: Array, positions: int) -> ViewAxis:
+    """Patches or places of the image (3, height, width); positions before them are class tokens."""
+    rows, columns = model.patch_grid(*pixels.shape[1:]) if hasattr(model, "patch_grid") else (0, 0)
+    return _axis(pixels, rows, columns, positions)
+
+
+def _axis(pixels: Array, rows: int, columns: int, positions: int) -> ViewAxis:
+    before = positions - rows * columns
+    labels = ("[CLS]", *(f"[{number}]" for number in range(2, before + 1)))[:before]
+    patches = PatchSegment(rows, columns, picture(pixels))
+    return ViewAxis("patch", (TextSegment(labels), patches) if before else (patches,))
+
+
+def patch_axis(processor: ImageProcessor, image: RawImage, positions: int) -> ViewAxis:
+    """Patches of an image as its processor cuts it; positions before them are class tokens."""
+    pixels = processor.encode_bytes(image)
+    rows, columns = (-(-side // processor.patch) for side in pixels.shape[1:])
+    return _axis(pixels, rows, columns, positions)
+
+
+def query_axis(
+    pixels: Array, labels: Sequence[str], scores: Sequence[float], boxes: Sequence[Sequence[float]]
+) -> ViewAxis:
+    """Object queries with what they find; boxes are shares of the image."""
+    corners = tuple((left, top, right, bottom) for left, top, right, bottom in boxes)
+    return ViewAxis("query", (QuerySegment(tuple(labels), tuple(scores), corners, picture(pixels)),))
+
+
+def picture(pixels: Array) -> Any:
+    """Pixels (channels, height, width) as (height, width, channels)."""
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
+
+
+def frame_axis(sound: SoundFrames, stride: int, positions: int, frames: Array | None = None) -> ViewAxis:
+    """Encoder positions, each `stride` frames after the last, with their times and the frames that they come from."""
+    first, second = (sound.seconds_of(place * stride) for place in (0, 1))
+    spectrogram = np.zeros((0, 0), np.float32) if frames is None else np.asarray(frames, np.float32)
+    return ViewAxis("second", (FrameSegment(positions, second - first, first, spectrogram),))

@@ -1,0 +1,95 @@
+"""The windows of Whisper: segments from timestamps, and whether a window must be decoded again."""
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...decode import Hypothesis
+from ...processors.text.whisper import WhisperTokenizer
+from ..transcribe.settings import TranscribeDecode
+
+LOOP = 4  # times that a phrase is repeated before it counts as a loop
+
+
+class TokenSegment(NamedTuple):
+    """Tokens between timestamps."""
+
+    tokens: list[int]  # with its timestamps
+    start: float  # seconds from the beginning of the window
+    end: float
+
+
+class WindowText(NamedTuple):
+    """The text of a window, as the decisions need it."""
+
+    segments: list[TokenSegment]
+    rest: list[int]  # tokens of a segment that the window cuts
+    used: float  # seconds after which the next window begins
+
+
+def split_window(tokens: list[int], tokenizer: WhisperTokenizer, seconds: float) -> WindowText:
+    """The segments of a window that is `seconds` long.
+
+    Two timestamps in a row end one segment and begin the next. Text after the last pair is cut by the end of the
+    window, unless a single timestamp closes it: then nobody speaks after it.
+    """
+    stamped = [tokenizer.is_timestamp(token) for token in tokens]
+    closed = stamped[-2:] == [False, True]
+    borders = [i + 1 for i in range(len(tokens) - 1) if stamped[i] and stamped[i + 1]]
+    if not borders:
+        times = [tokenizer.seconds(token) for token in tokens if tokenizer.is_timestamp(token)]
+        end = times[-1] if times and times[-1] > 0 else seconds
+        return WindowText([TokenSegment(tokens, 0.0, end)], [], seconds)
+    borders = [*borders, len(tokens)] if closed else [*borders[:-1], borders[-1] + 1]
+    found, first = [], 0
+    for border in borders:
+        own = tokens[first:border]
+        last = own[-2] if border == borders[-1] and not closed else own[-1]
+        found.append(TokenSegment(own, tokenizer.seconds(own[0]), tokenizer.seconds(last)))
+        first = border
+    used = seconds if closed else found[-1].end
+    return WindowText(found, tokens[first - 1 :] if first < len(tokens) else [], used if used > 0 else seconds)
+
+
+def without_pair(tokens: list[int], tokenizer: WhisperTokenizer) -> list[int]:
+    """The tokens of a segment as text before the next window: of two timestamps at its end, one."""
+    return tokens[:-1] if len(tokens) > 2 and tokenizer.is_timestamp(tokens[-2]) else tokens
+
+
+def compression_ratio(tokens: Sequence[int], vocab: int) -> float:
+    """How much smaller zlib makes the tokens: text that repeats itself has a high ratio."""
+    size = int(math.log2(vocab) / 8) + 1
+    data = b"".join(token.to_bytes(size, "little") for token in tokens)
+    return len(data) / len(zlib.compress(data))
+
+
+class Verdict(NamedTuple):
+    """What to do with the text of a window, and why."""
+
+    again: bool  # at the next temperature
+    skip: bool  # nobody speaks
+    logprob: float  # mean log-probability of the tokens
+    ratio: float  # compression ratio
+
+
+def judge(found: Hypothesis, no_speech: float | None, settings: TranscribeDecode, end: int, vocab: int) -> Verdict:
+    """Whether a hypothesis is too repetitive or too unlikely, and whether nobody speaks."""
+    tokens = [*found.tokens, end] if found.ended else found.tokens
+    mean, ratio = found.logprob / max(len(tokens), 1), compression_ratio(tokens, vocab)
+    unlikely = bool(settings.logprob_threshold) and mean < settings.logprob_threshold
+    again = unlikely or bool(settings.compression_ratio_threshold) and ratio > settings.compression_ratio_threshold
+    silent = no_speech is not None and no_speech > settings.no_speech_threshold
+    skip = silent and (unlikely or not settings.logprob_threshold)
+    return Verdict(again and not skip, skip, mean, ratio)
+
+
+def without_loop(tokens: list[int]) -> list[int]:
+    """The tokens without a phrase that repeats at their end: its first occurrence stays."""
+    for size in range(1, len(tokens) // LOOP + 1):
+        phrase, count = tokens[-size:], 1
+        while tokens[-size * (count + 1) : -size * count] == phrase:
+            count += 1
+        if count >= LOOP:
+            return tokens[: -size * (count - 1)]
+    return tokens

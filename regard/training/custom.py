@@ -1,0 +1,117 @@
+"""A loss and metrics that a user gives as functions."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+from ..config.registry import describe
+from ..config.train import Train
+from ..data.batch import Batch
+from ..errors import UserError
+from .callbacks import OwnCodeError, name_of
+from .objective import LossSum, Objective
+
+LossFunction: TypeAlias = Callable[[Any, Batch], Tensor | LossSum]
+MetricFunction: TypeAlias = Callable[..., float]
+
+
+class FailedMetric(OwnCodeError):
+    """A metric of the user failed. Only the first of several processes evaluates, so only that one knows it."""
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A metric of a user with its direction, by which train.metric chooses the best weights."""
+
+    function: MetricFunction
+    higher_is_better: bool = True
+
+    def __call__(self, name: str, *arguments: Any) -> float:
+        """The value of the metric `name`. What is not a number is an error; NaN is reported by the loop."""
+        try:
+            return float(self.function(*arguments))
+        except Exception as error:
+            raise FailedMetric(f"the metric {name} failed ({describe(error)}); correct it and resume") from error
+
+
+Metrics: TypeAlias = Mapping[str, MetricFunction | OwnMetric]
+
+
+def as_metrics(metrics: Metrics | None) -> dict[str, OwnMetric]:
+    """Metrics by name; a plain function is better the higher it is."""
+    found = {}
+    for name, each in (metrics or {}).items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise UserError(f"the metric name {name!r} is not a name; expected one such as error_rate")
+        if not callable(each):
+            raise UserError(f"the metric {name} is a {type(each).__name__}; expected a function that returns a number")
+        found[name] = each if isinstance(each, OwnMetric) else OwnMetric(each)
+    return found
+
+
+def own_settings(loss: LossFunction | None, metrics: Mapping[str, OwnMetric]) -> dict[str, Any]:
+    """The settings that tell which functions a run was trained with, by dotted key."""
+    names = tuple(name if each.higher_is_better else f"-{name}" for name, each in metrics.items())
+    return ({"train.own_loss": name_of(loss)} if loss else {}) | ({"train.own_metrics": names} if names else {})
+
+
+def check_own(train: Train, loss: LossFunction | None, metrics: Mapping[str, OwnMetric]) -> None:
+    """Refuse a run whose functions are not given, as when the command line resumes it."""
+    given = own_settings(loss, metrics)
+    for key, argument in (("own_loss", "loss"), ("own_metrics", "metrics")):
+        wanted, found = getattr(train, key), given.get(f"train.{key}") or type(getattr(train, key))()
+        if wanted != found:
+            raise UserError(
+                f"this run has train.{key}={wanted!r}, but {argument}= gives {found or 'none'}; give the same "
+                f"functions in Python: regard.train(…, {argument}=…)"
+            )
+
+
+class FunctionObjective(Objective):
+    """The loss function of a user. It returns the loss summed over what `batch.count` counts."""
+
+    def __init__(self, model: nn.Module, function: LossFunction) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, batch: Batch) -> LossSum:
+        name = name_of(self.function)
+        try:
+            loss = self.function(self.model, batch)
+        except Exception as error:
+            raise OwnCodeError(f"the loss {name} failed ({describe(error)}); correct it and resume") from error
+        return as_loss(loss, 1, f"the loss {name}")
+
+
+def as_loss(loss: object, count: int, what: str) -> LossSum:
+    """A loss that user code returned: a LossSum, or a scalar, which is multiplied by `count`."""
+    if isinstance(loss, LossSum):
+        return loss
+    if not isinstance(loss, Tensor) or loss.dim():
+        shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise OwnCodeError(f"{what} returns {shape}; expected one number as a tensor, or a LossSum")
+    return LossSum(loss * count if count != 1 else loss)
+
+
+def measure_examples(
+    metrics: Mapping[str, OwnMetric], predict: Callable[[Sequence[Any]], Any], examples: Sequence[Any]
+) -> dict[str, float]:
+    """Metrics of references and predictions, in the order of scikit-learn."""
+    if not metrics:
+        return {}
+    pairs = [tuple(each) if isinstance(each, tuple | list) else (each,) for each in examples]
+    if any(len(pair) != 2 for pair in pairs):
+        raise UserError(
+            f"metrics= needs examples with an input and a reference, and this task has none; measure in a callback: "
+            f"{', '.join(metrics)}"
+        )
+    predictions, references = predict([pair[0] for pair in pairs]), [pair[1] for pair in pairs]
+    return {name: metric(name, references, predictions) for name, metric in metrics.items()}
+
+
+def nonfinite_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """The names of metrics that are NaN or infinite."""
+    return [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
