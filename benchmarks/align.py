@@ -7,8 +7,8 @@ split, as the attention of RUN is.
 import sys
 import time
 
-from regard.api import open_aligner
 from regard.metrics.alignment import alignment_metrics
+from regard.runs.work import open_aligner
 from regard.synthetic.dates import gold_alignments, make_dates
 
 from .report import align_columns

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard import run_folder
+from regard.config import run_folder
 from regard.config.run import resolve
 from regard.device import resolve_device
 from regard.errors import UserError

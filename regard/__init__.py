@@ -35,7 +35,7 @@ _MODULES = dict.fromkeys(("align", "build", "convert", "distill", "load", "prune
     "Batch": "data.batch",
     "CallbackContext": "training.callbacks",
     "LossSum": "training.objective",
-    "OwnMetric": "training.own",
+    "OwnMetric": "training.custom",
     "UserError": "errors",
     "fit": "training.fit",
     "register": "plugins",

@@ -10,7 +10,8 @@ EXAMPLES = 3  # translations that are printed
 
 def run_demo(out: Path) -> int:
     """Run the demo into `out`, or the first free of out-2, out-3 …; return the signal that stopped it, or 0."""
-    from .api import load, run_training
+    from .runs.load import load
+    from .runs.work import run_training
     from .synthetic.dates import make_dates
 
     start = time.monotonic()

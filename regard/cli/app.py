@@ -109,7 +109,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model."""
-    from .. import api, stages
+    from .. import api
+    from ..runs import stages
 
     given = list(settings or [])
     if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out

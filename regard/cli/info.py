@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.merge import flatten
+from ..config.run_folder import is_run, read_run
 from ..errors import UserError
 from ..files import json_line
-from ..run_folder import is_run, read_run
 
 
 def describe_run(folder: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..files import atomic_write, json_line
+from ..formats.subtitles import FORMATS, SECONDS
 from .files import answers, free_name, print_skipped
 from .inputs import Entry, Source
-from .subtitles import FORMATS, SECONDS
 
 NAMES = (*FORMATS, "json")
 EXPECTED = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"

@@ -14,7 +14,7 @@ def print_word_alignments(
     names: Sequence[str], run: str | None, symmetrize: str, iterations: int, gold: str | None
 ) -> None:
     """Print a line of links for every sentence pair; with `gold`, then the alignment error rate to stderr."""
-    from ..api import open_aligner
+    from ..runs.work import open_aligner
 
     if len(names) > 2:
         raise UserError(f"align takes SOURCE and TARGET, or one file of source, tab, target, not {len(names)} files")

@@ -9,12 +9,12 @@ from torch import nn
 
 from ..config.data.base import Sides
 from ..config.run import Run
+from ..config.run_folder import is_run, read_run
 from ..errors import UserError
 from ..files import atomic_write
 from ..processors.text.external import MarianTokenizer
 from ..processors.text.processor import TextProcessor
 from ..progress import stage
-from ..run_folder import is_run, read_run
 from . import ctranslate2, peft
 from .huggingface import (
     bert_export,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.run_folder import is_run
 from ..errors import UserError
-from ..run_folder import is_run
 from .model_files import GGUF, GGUF_PART, WEIGHTS, first_module, weight_files
 
 SCHEME = "hf://"  # asks for the hub whatever is here

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..config.merge import flatten
 from ..config.run import Run
+from ..config.run_folder import is_run, read_run
 from ..config.task_settings import task_settings
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 from ..metrics.text import signature
 from ..metrics.tokenization import choose_tokenization
-from ..run_folder import is_run, read_run
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor

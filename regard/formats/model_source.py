@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..config.run_folder import is_run
 from ..config.types import Base
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
-from ..run_folder import is_run
 from .model_files import INDEX, WEIGHTS, find_gguf
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ So a label that was renamed in the base since then (id2label in config.json) is 
 
 from pathlib import Path
 
+from ..config.run_folder import is_run
 from ..errors import UserError
 from ..files import read_json, write_json
 from ..processors.labels import LabelSet
 from ..processors.saved import export_processors, imported_labels, load_processors, saved_labels
-from ..run_folder import is_run
 from ..tasks.label.encoder import LabelPredictor
 from ..tasks.predictor import AnyPredictor
 

@@ -14,10 +14,10 @@ from ..adapt.mute import muted_copy
 from ..adapt.outliers import random_inputs, smallest_vocab
 from ..adapt.prune import fill_heads, remove
 from ..config.run import family_of
+from ..config.run_folder import is_run, read_run, write_run
 from ..errors import UserError
 from ..files import JsonObject, atomic_write
 from ..parts.layer import smallest_context
-from ..run_folder import is_run, read_run, write_run
 from .parity import check_close
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
+from ..config.run_folder import check_entries, read_run
 from ..errors import UserError
 from ..files import read_optional_json, write_json
-from ..run_folder import check_entries, read_run
 from .base import PROCESSORS, Processor, read_processor_file
 from .labels import LabelProcessor, LabelSet, TagProcessor
 

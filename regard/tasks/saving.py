@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import run_folder
 from ..adapt.injection import injection_of
+from ..config import run_folder
 from ..decode import Ensemble
 from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name

@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError, model_validator
 from torch import Tensor, nn
 
-from .. import run_folder
+from ..config import run_folder
 from ..config.merge import SettingsDraft, flatten, format_value, one_of
 from ..config.registry import describe
 from ..config.task_settings import metrics_of

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import run_folder
 from ..adapt.freeze import freeze
 from ..adapt.injection import injection_of
+from ..config import run_folder
 from ..config.task_settings import metrics_of
 from ..device import resolve_device
 from ..errors import UserError

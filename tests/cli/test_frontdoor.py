@@ -342,7 +342,7 @@ def test_resume_without_a_recipe(run, files, capsys, tmp_path, monkeypatch):
 
 def test_a_folder_that_another_process_creates_stays(capsys, tmp_path, monkeypatch):
     """Two trainings begin with one --out: the second one is refused when it comes to create the folder."""
-    from regard.training import launch
+    from regard.runs import launch
 
     def create(out, *given):
         shutil.copytree(tmp_path / "other", out)

@@ -14,7 +14,6 @@ from torch import nn
 import regard
 from regard import plugins, recipes
 from regard.adapt.injection import Injection
-from regard.adapt.tuned_run import base_folder
 from regard.adapt.virtual_tokens import initial_tokens
 from regard.cli.embeddings import print_embeddings
 from regard.config.run import load_config
@@ -32,6 +31,7 @@ from regard.parts.layer import smallest_context
 from regard.processors.image.processor import open_image
 from regard.processors.sound.log_mel import read_sound, resample
 from regard.processors.text.external import sentencepiece_processor
+from regard.runs.tuned import base_folder
 from regard.synthetic.matching import MatchingExamples
 from regard.tasks.generate.base import TextGeneration
 from regard.tasks.predictor import Predictor

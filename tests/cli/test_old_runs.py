@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 import regard
 from regard.config.merge import flatten
 from regard.config.renamed import renamed_key
-from regard.run_folder import read_run
+from regard.config.run_folder import read_run
 from regard.training import step
 
 OLD = Path(__file__).parents[1] / "old"

@@ -64,8 +64,7 @@ def stop_children(root: Path) -> dict[str, Any]:
     """Train in four processes, stop each by a signal, and resume; then stop a prediction that waits for its input."""
     import torch
 
-    import regard.tasks.classify.task
-    import regard.training.launch  # noqa: F401  imported once, before the processes part
+    import regard.runs.launch  # noqa: F401  imported once, before the processes part
     from regard.training import curves
 
     torch.set_num_threads(1)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from regard import api, recipes, stages
+from regard import api, recipes
 from regard.cli import main
 from regard.files import read_json
+from regard.runs import stages
 from regard.synthetic.dates import make_dates
 from regard.training import curves
 

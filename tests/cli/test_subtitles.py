@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from regard.cli.subtitles import FORMATS, format_srt, format_tsv, format_txt, format_vtt, wrap_text
+from regard.formats.subtitles import FORMATS, format_srt, format_tsv, format_txt, format_vtt, wrap_text
 from regard.tasks.transcribe.requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment
 
 SENTENCE = "the wind is from the west and the sea is quiet, we wait for the night."

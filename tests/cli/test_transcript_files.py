@@ -14,9 +14,9 @@ import soundfile
 
 import regard
 from regard.cli import main, recording_progress
-from regard.cli.subtitles import FORMATS
 from regard.cli.transcript_files import NAMES, needs_words
 from regard.config.run import change_settings
+from regard.formats.subtitles import FORMATS
 from regard.synthetic import morse
 from regard.tasks.transcribe.task import TranscribePredictor
 from regard.training import curves

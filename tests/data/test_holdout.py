@@ -36,9 +36,9 @@ TASKS: dict[str, tuple[Any, Any]] = {
 
 
 def run_of(task: str, data: Any, **settings: Any) -> Run:
-    from regard.api import _merge
+    from regard.runs.load import merge_settings
 
-    changes = _merge({}, {"data": {"train": data, "holdout": 0.2, **settings}})
+    changes = merge_settings({}, {"data": {"train": data, "holdout": 0.2, **settings}})
     return regard.api.resolve(task, changes).run
 
 

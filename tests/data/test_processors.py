@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from regard.config.run_folder import write_run
 from regard.errors import UserError
 from regard.processors.base import IGNORED, PROCESSORS, SavedSettings
 from regard.processors.boxes import Boxes, BoxProcessor
@@ -27,7 +28,6 @@ from regard.processors.text import tokenizers
 from regard.processors.text.external import FolderTokenizer
 from regard.processors.text.processor import TextProcessor
 from regard.processors.text.tokenizers import TokenizerConfig, TrainedTokenizer, train_tokenizer
-from regard.run_folder import write_run
 
 TEXTS = ["the cat sees the dog", "a dog", "größer ☃"]
 LABELS = LabelSet({"neg": 3, "neutral": 0, "pos": 5})

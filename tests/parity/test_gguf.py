@@ -18,8 +18,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 import regard
 from regard.api import convert
 from regard.cli import main
+from regard.config.run_folder import read_run
 from regard.errors import UserError
-from regard.run_folder import read_run
 
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
 IDS = torch.tensor([[1, 5, 77, 200, 300, 12, 9, 40, 3, 250]])

@@ -13,10 +13,10 @@ from huggingface_hub import errors
 
 import regard
 from regard.cli import main
+from regard.config.run_folder import read_run
 from regard.errors import UserError
 from regard.formats.hub import HubName, fetch_model, parse_hub_name, peft_base
 from regard.formats.model_source import find_model
-from regard.run_folder import read_run
 
 FIRST, SECOND = "1" * 40, "2" * 40
 FAST = {"train.steps": 2, "train.tokens": 100, "data.max_tokens": 16, "train.tensorboard": False, "device": "cpu"}

@@ -16,7 +16,7 @@ import regard
 from regard.config.merge import flatten
 from regard.errors import UserError
 from regard.formats.huggingface import folder as huggingface
-from regard.pretrained import Pretrained, read_settings
+from regard.runs.pretrained import Pretrained, read_settings
 from regard.tasks.base import with_model_settings
 
 FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.tensorboard": False, "device": "cpu"}

@@ -13,11 +13,11 @@ import torch
 
 import regard
 from regard.adapt import tune
-from regard.adapt.tuned_run import AdapterSwitch
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.look import record_attention
-from regard.pretrained import Pretrained
+from regard.runs.pretrained import Pretrained
+from regard.runs.tuned import AdapterSwitch
 from regard.tasks.requests import ClassifyRequest
 
 OLD = Path(__file__).parents[1] / "old"

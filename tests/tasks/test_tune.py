@@ -234,8 +234,8 @@ def language_run(home) -> Path:
 def test_initial_words_need_tokens_of_one_vocabulary():
     from types import SimpleNamespace
 
-    from regard.adapt import tuned_run
     from regard.processors.text.processor import TextProcessor
+    from regard.runs import tuned as tuned_run
 
     class Empty:
         def encode(self, texts):

@@ -17,9 +17,9 @@ import regard
 from regard.data.sources.data_files import with_data
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
-from regard.pretrained import Pretrained
 from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.text.whisper import WhisperTokenizer, WhisperTranscripts
+from regard.runs.pretrained import Pretrained
 from regard.synthetic import morse
 from regard.tasks.transcribe.task import TranscribeJob, prepare
 from regard.tasks.whisper.task import WhisperPredictor

@@ -8,11 +8,11 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ...config.run import Run, change_settings
+from ...config.run_folder import FORMAT
 from ...errors import UserError
 from ...families import gpt
 from ...files import JsonMapping, JsonObject
 from ...processors.text.external import FolderTokenizer
-from ...run_folder import FORMAT
 from ...tasks.language.settings import LanguageDecode
 from .config_table import Only
 from .control_ids import NO_PAD, ROLES, check_control_ids, check_vocabulary

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode
 from ...config.renamed import renamed_settings
 from ...config.run import Run
+from ...config.run_folder import FORMAT
 from ...decode import Filter
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_optional_json
 from ...processors.text.tokenizers import Tokenizer
-from ...run_folder import FORMAT
 from ...tasks.translate.settings import TranslateDecode
 from .folder import parse_config
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ... import run_folder
+from ...config import run_folder
 from ...config.run import Run, load_config
 from ...errors import UserError
 from ...families.protocols import as_module
@@ -30,7 +30,7 @@ def teacher_config(name: str, key: str) -> Run:
 
 def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> KnownTargets:
     """The predictor of the run that the setting `key` names."""
-    from .. import restore
+    from ..catalog import restore
 
     run, folder, cpu = teacher_config(name, key), Path(name), torch.device("cpu")
     with cpu:  # also in a context of tensors without storage

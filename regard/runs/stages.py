@@ -11,18 +11,20 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
-from . import recipes, run_folder
-from .alignment.links import format_pharaoh
-from .config import run as config
-from .config.merge import flatten
-from .config.run import Run, change_settings
-from .config.types import Base
-from .data.files.lines import TextLines
-from .errors import UserError
-from .files import atomic_write, read_json, write_json
+from .. import recipes
+from ..config import run_folder
+from ..alignment.links import format_pharaoh
+from ..config import run as config
+from ..config.merge import flatten
+from ..config.run import Run, change_settings
+from ..config.types import Base
+from ..data.files.lines import TextLines
+from ..errors import UserError
+from ..files import atomic_write, read_json, write_json
 from .pretrained import read_settings
-from .training.launch import check_free
-from .training.lock import RunLock
+from .work import distill, open_aligner, run_training
+from .launch import check_free
+from ..training.lock import RunLock
 
 FILE = "stages.json"  # in the output folder: what it was started with, and the stages that are done
 KINDS = "train", "distill", "align"
@@ -123,8 +125,6 @@ def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[Planned]:
 def _plan_stage(
     stage: Stage, shared: Mapping[str, Any], own: Mapping[str, Any], out: Path, planned: Mapping[str, Planned]
 ) -> Planned:
-    from . import api
-
     settings = dict(flatten(stage.settings))
     if missing := [name for name in stage.earlier.values() if name not in planned]:
         raise UserError(f"{missing[0]} has mistakes")
@@ -140,7 +140,7 @@ def _plan_stage(
         changes = {**settings, **own}
         if unknown := changes.keys() - {"symmetrize", "iterations"}:
             raise UserError(f"{sorted(unknown)[0]} is not a setting of align; expected symmetrize or iterations")
-        api.open_aligner(None, changes.get("symmetrize", "grow-diag-final-and"), int(changes.get("iterations", 5)))
+        open_aligner(None, changes.get("symmetrize", "grow-diag-final-and"), int(changes.get("iterations", 5)))
         return Planned(stage, changes, None)
     changes = {**settings, **shared, **own, **_paths(stage, shared["data.train"], out)}
     changes = {
@@ -243,21 +243,19 @@ def _describe(stage: Stage) -> str:
 
 
 def _run_stage(each: Planned, given: Mapping[str, Any], out: Path, report: Report, progress: bool) -> int:
-    from . import api
-
     stage, place = each.stage, out / each.stage.name
     if stage.train:
         begun = run_folder.is_run(place)
         recipe, changes = (None, {}) if begun else (stage.train, each.changes)
-        return api.run_training(recipe, changes, out=place, resume=begun, progress=progress).outcome.signal
+        return run_training(recipe, changes, out=place, resume=begun, progress=progress).outcome.signal
     if place.exists():  # the process ended between writing it and noting that it is done
         return 0
     sources = sources_of(given["data.train"])
     if stage.distill:
-        api.distill(out / stage.distill, each.changes, out=place, data=(sources,), report=report)
+        distill(out / stage.distill, each.changes, out=place, data=(sources,), report=report)
         return 0
     texts, targets = TextLines(sources, "refuse"), TextLines((str(out / stage.align),), "refuse")
-    align = api.open_aligner(
+    align = open_aligner(
         None, each.changes.get("symmetrize", "grow-diag-final-and"), int(each.changes.get("iterations", 5)), report
     )
     with atomic_write(place) as draft, open(draft, "w", encoding="utf-8") as file:

@@ -1,12 +1,13 @@
 """The only reader and writer of run.json. Older formats are translated when they are read."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from . import __version__
-from .config.renamed import RENAMED_RECIPES, renamed_settings
-from .errors import UserError
-from .files import JsonMapping, JsonObject, read_json, write_json
+from .. import __version__
+from ..errors import UserError
+from ..files import JsonMapping, JsonObject, read_json, write_json
+from .renamed import RENAMED_RECIPES, renamed_settings
 
 FORMAT = 2  # format 1 had other names for some settings
 FILE = "run.json"
@@ -36,9 +37,7 @@ def read_run(folder: Path) -> JsonObject:
 
 def write_run(folder: Path, about: JsonMapping) -> None:
     """Write run.json with the current format number and the versions of regard and torch."""
-    import torch
-
-    versions = {"regard": __version__, "torch": torch.__version__}
+    versions = {"regard": __version__, "torch": version("torch")}
     rest = {key: value for key, value in about.items() if key != "format"}
     write_json(folder / FILE, {"format": FORMAT, "versions": versions} | rest)
 

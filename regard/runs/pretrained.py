@@ -5,20 +5,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .config.merge import flatten
-from .config.run import Run, change_settings
-from .errors import UserError
-from .files import JsonObject
-from .formats.model_source import find_model
-from .run_folder import read_run
+from ..config.merge import flatten
+from ..config.run import Run, change_settings
+from ..errors import UserError
+from ..files import JsonObject
+from ..formats.model_source import find_model
+from ..config.run_folder import read_run
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from .formats.huggingface.folder import StartModel
-    from .processors.base import Processor
-    from .tasks.predictor import AnyPredictor
+    from ..formats.huggingface.folder import StartModel
+    from ..processors.base import Processor
+    from ..tasks.predictor import AnyPredictor
 
 MAX_NAMES = 6  # tensor names in a message
 SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
@@ -133,8 +133,8 @@ class Pretrained:
         Only the heads of the family may differ. `tuned` is the tuned run that uses this as its base, for the message;
         None: a training begins.
         """
-        from .families import family
-        from .families.spec import is_within
+        from ..families import family
+        from ..families.spec import is_within
 
         own = model.state_dict()
         self.resized = self._resized(model)

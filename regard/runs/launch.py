@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import run_folder
-from ..adapt import tuned_run
 from ..config import run as config
+from ..config import run_folder
 from ..config.merge import flatten
 from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
 from ..data.sources.data_files import keep_memory, splits_in_memory
 from ..device import resolve_device
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
-from ..pretrained import Pretrained, read_settings
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
 from ..tasks.catalog import prepare
 from ..tasks.custom import NO_OWN_PARTS, OwnParts
-from . import progress
-from .lock import RunLock
-from .loop import fit
-from .protocols import Outcome
-from .ranks import Ranks, joined_processes
+from ..training import progress
+from ..training.lock import RunLock
+from ..training.loop import fit
+from ..training.protocols import Outcome
+from ..training.ranks import Ranks, joined_processes
+from . import tuned
+from .load import Settings
+from .pretrained import Pretrained, read_settings
 
-Settings: TypeAlias = Mapping[str, Any]  # by dotted key
 OpenStart: TypeAlias = Callable[[str], Pretrained]  # loads the folder that `start` names
 
 FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "pruned_heads", "data.", "tokenizer.")
@@ -89,7 +89,7 @@ def _train(
 ) -> Launched:
     """Train in this process. Of several ones, only the first writes to `out`."""
     run = resolved.run
-    start = run.start and (tuned_run.base_folder(run, out) if resume else run.start)
+    start = run.start and (tuned.base_folder(run, out) if resume else run.start)
     pretrained = open_start(start) if start else None
     run = pretrained.complete(run) if pretrained else run
     kept = load_processors(out) if resume else pretrained.processors if pretrained else own.processors
@@ -99,10 +99,10 @@ def _train(
     run, processors = job.run, job.processors
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
-        notes += tuned_run.prepare(job.model, run, pretrained, processors)
+        notes += tuned.prepare(job.model, run, pretrained, processors)
     inputs: JsonObject = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
     if pretrained:
-        inputs["start"] = tuned_run.describe_base(run, pretrained, out) | {"notes": notes}
+        inputs["start"] = tuned.describe_base(run, pretrained, out) | {"notes": notes}
     if resume:
         check_same_inputs(out, inputs)
     if ranks.first and resume:

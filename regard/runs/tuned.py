@@ -20,17 +20,17 @@ from ..formats.hub import SCHEME
 from ..look import AttentionView, Which
 from ..look.states import Layers
 from ..parts.layer import smallest_context
-from ..pretrained import Pretrained
+from .pretrained import Pretrained
 from ..processors.base import Processor
-from ..run_folder import read_run
+from ..config.run_folder import read_run
 from ..tasks.base import Metrics, Record
 from ..tasks.generate.plan import group_indices
 from ..tasks.predictor import Answer, AnyPredictor
 from ..tasks.requests import Request, Result
-from . import tune
-from .injection import Unsupported, injection_of
-from .outliers import smallest_vocab
-from .precision import apply
+from ..adapt import tune
+from ..adapt.injection import Unsupported, injection_of
+from ..adapt.outliers import smallest_vocab
+from ..adapt.precision import apply
 
 WEIGHTS = "model.safetensors"
 
