@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import regard
-from regard.data.examples import InMemoryExamples
+from regard.data.source import InMemorySource
 from regard.errors import UserError
 from regard.tasks.label.baselines import STRENGTHS, fit_bag_of_words
 
@@ -69,7 +69,7 @@ def fit_scikit(data: Splits, splits: Sequence[str]) -> Scores:
 
 def fit_own_bag(data: Splits, splits: Sequence[str]) -> Scores:
     """The baseline that `regard train classify` prints beside its scores."""
-    train, dev = (InMemoryExamples(name, data[name]) for name in ("train", "dev"))
+    train, dev = (InMemorySource(name, data[name]) for name in ("train", "dev"))
     bag = fit_bag_of_words("single_label", train, dev)
     return {name: accuracy(bag.predict([text for text, _ in data[name]]), data[name]) for name in splits}
 

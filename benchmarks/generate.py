@@ -41,7 +41,7 @@ TOLERANCE = 1e-4  # nats per token between programs with the same weights
 MIN_EQUAL = 0.9  # of the texts: rounding decides between two tokens of equal probability
 END = 0
 
-Generate = Callable[[], list[list[int]]]  # the tokens generated after every prompt
+SearchRequest = Callable[[], list[list[int]]]  # the tokens generated after every prompt
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]  # mean loss of tokens and targets (rows, context)
 
 
@@ -114,7 +114,7 @@ def generation(
     return Section(f"{rows} at once", "tokens/s", rates, ours, facts)
 
 
-def count_tokens(go: Generate) -> RunRound:
+def count_tokens(go: SearchRequest) -> RunRound:
     return lambda number: sum(map(len, go()))
 
 
@@ -131,8 +131,8 @@ def compare(texts: dict[str, list[list[int]]], tokens: int) -> list[str]:
 
 def generators(
     model: gpt.Model, c: gpt.Config, prompt: Tensor, workload: GenerateWorkload, notes: list[str]
-) -> dict[str, Generate]:
-    gpu, programs = prompt.is_cuda, dict[str, Generate]()
+) -> dict[str, SearchRequest]:
+    gpu, programs = prompt.is_cuda, dict[str, SearchRequest]()
     for kind in ("fp32", "bf16") if gpu else ("fp32", "bf16", "int8"):
         own = copy.deepcopy(model)
         precision.apply(own, kind)
@@ -149,7 +149,7 @@ def generators(
     return programs
 
 
-def ours(model: Any, prompt: Tensor, workload: GenerateWorkload) -> Generate:
+def ours(model: Any, prompt: Tensor, workload: GenerateWorkload) -> SearchRequest:
     rows, tokens = prompt.shape
     capacity = ((tokens + workload.tokens) // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE if prompt.is_cuda else None
     settings = SearchSettings(END, 1, early_stopping="first", filters=(Suppress([END]),))
@@ -163,7 +163,7 @@ def ours(model: Any, prompt: Tensor, workload: GenerateWorkload) -> Generate:
     return go
 
 
-def hf_generate(model: Any, prompt: Tensor, workload: GenerateWorkload, options: dict[str, Any]) -> Generate:
+def hf_generate(model: Any, prompt: Tensor, workload: GenerateWorkload, options: dict[str, Any]) -> SearchRequest:
     valid = torch.ones_like(prompt)
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from typing import Any
 
 import regard
 from regard.adapt.heads import all_heads, head_sites
-from regard.config.run import parse_sides
+from regard.config.run import parse_data_files
 from regard.tasks.tag.task import data_split
 
 from . import timing
@@ -23,7 +23,7 @@ def measure(data: str, runs: Sequence[str], count: int = ROUNDS) -> list[list[st
     """A row of figures for every run: heads, parameters, accuracy, words per second, and times as fast as the first."""
     predictors: dict[str, Any] = {run: regard.load(run) for run in runs}
     first = predictors[runs[0]]
-    sentences = [list(words) for words, _ in data_split(first.run, "test", parse_sides(data))]
+    sentences = [list(words) for words, _ in data_split(first.run, "test", parse_data_files(data))]
     words = sum(map(len, sentences))
 
     def program(predictor: Any) -> timing.RunRound:
@@ -42,7 +42,7 @@ def measure(data: str, runs: Sequence[str], count: int = ROUNDS) -> list[list[st
                 run,
                 f"{len(all_heads(head_sites(predictor.module)))}",
                 f"{sum(each.numel() for each in predictor.module.parameters()):,}",
-                f"{predictor.evaluate(parse_sides(data))['accuracy']:.4f}",
+                f"{predictor.evaluate(parse_data_files(data))['accuracy']:.4f}",
                 f"{statistics.median(rates[run]):,.0f}",
                 f"{times:.2f} ({low:.2f} to {high:.2f})",
             ]

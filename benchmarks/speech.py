@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from regard.adapt import precision
 from regard.data.batch import Batch
-from regard.decode import Beam, Generate, Generator, Greedy
+from regard.decode import Beam, Generator, Greedy, SearchRequest
 from regard.decode.engine.joint_ctc import JointCTC
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import speech
 from regard.parts import Inputs
 from regard.processors.sound.filterbank import FilterbankProcessor
-from regard.tasks.objectives import TranscribeObjective
+from regard.tasks.objectives import Seq2SeqCtcObjective
 
 from .report import Report, Section
 from .timing import RunRound, rounds
@@ -147,7 +147,7 @@ def our_step(model: Any, frames: Tensor, valid: Tensor, tokens: Tensor, device: 
         "labels": Inputs("tokens", tokens.flatten(), positions=places),
         "transcript": Inputs("tokens", tokens[:, :-1], torch.ones_like(tokens[:, :-1], dtype=torch.bool)),
     }
-    batch, objective = Batch(fields, tokens.numel()), TranscribeObjective(model, 0.0, PAD).to(device)
+    batch, objective = Batch(fields, tokens.numel()), Seq2SeqCtcObjective(model, 0.0, PAD).to(device)
     return training_step(objective, lambda: objective(batch).sum / tokens.numel(), device)
 
 
@@ -227,7 +227,7 @@ def our_decoder(model: Any, frames: Tensor, valid: Tensor, beam: int, workload: 
     def go(number: int) -> float:
         generator = Generator(model, END, rows=len(rows))
         limits = {"max_tokens": workload.tokens, "min_tokens": workload.tokens}
-        handles = [generator.submit(Generate((START,), row, strategy, **limits)) for row in rows]
+        handles = [generator.submit(SearchRequest((START,), row, strategy, **limits)) for row in rows]
         generator.drain()
         check_lengths("regard", [len(handle.result()[0].tokens) for handle in handles], workload)
         return float(len(rows))

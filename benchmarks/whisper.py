@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.adapt import precision
-from regard.decode import Generate, Generator, Greedy
+from regard.decode import Generator, Greedy, SearchRequest
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import whisper as family
@@ -199,7 +199,7 @@ def our_transcriber(model: Any, frames: Tensor, workload: WhisperWorkload, alone
     def go() -> list[list[int]]:
         generator = Generator(model, workload.end, rows=len(sources), context=context)
         limits = {"max_tokens": workload.tokens, "min_tokens": workload.tokens}
-        handles = [generator.submit(Generate(workload.prompt, each, Greedy(), **limits)) for each in sources]
+        handles = [generator.submit(SearchRequest(workload.prompt, each, Greedy(), **limits)) for each in sources]
         generator.drain()
         return [handle.result()[0].tokens for handle in handles]
 

@@ -7,7 +7,7 @@ __all__ = [
     "Batch",
     "CallbackContext",
     "LossSum",
-    "OwnMetric",
+    "CustomMetric",
     "UserError",
     "align",
     "build",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .plugins import register
     from .training.callbacks import CallbackContext
-    from .training.custom import OwnMetric
+    from .training.custom import CustomMetric
     from .training.fit import fit
     from .training.objective import LossSum
 
@@ -35,7 +35,7 @@ _MODULES = dict.fromkeys(("align", "build", "convert", "distill", "load", "prune
     "Batch": "data.batch",
     "CallbackContext": "training.callbacks",
     "LossSum": "training.objective",
-    "OwnMetric": "training.custom",
+    "CustomMetric": "training.custom",
     "UserError": "errors",
     "fit": "training.fit",
     "register": "plugins",

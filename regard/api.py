@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from .alignment.links import Link, Symmetrization
 from .config import run as config
-from .config.data.base import Sides
+from .config.data.base import DataFiles
 from .config.run import ResolvedRun, Run, family_of
-from .data.sources.data_files import evaluation_sides
+from .data.sources.data_files import evaluation_files
 from .errors import UserError
 from .files import JsonObject, path_name
 from .formats.model_source import find_model
@@ -59,12 +59,12 @@ def train(
       tokenizer.json, or an object with `encode(text)` and `decode(ids)`.
     """
     from .processors.text.custom import as_tokenizer
-    from .tasks.custom import OwnParts
+    from .tasks.custom import CustomParts
     from .training.custom import as_metrics
 
     if isinstance(tokenizer, Mapping):
         sections, tokenizer = {**sections, "tokenizer": tokenizer}, None
-    own = OwnParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
+    own = CustomParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
     out, changes = Path(path_name(out, "out")), merge_settings(overrides, sections)
     recipe = None if recipe is None else path_name(recipe, "recipe")
     report = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "own": own}
@@ -81,9 +81,9 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 def _build(run: Run) -> "nn.Module":
     from .adapt.prune import prune
-    from .tasks.catalog import with_max_vocab
+    from .tasks.catalog import size_without_data
 
-    run = with_max_vocab(run)
+    run = size_without_data(run)
     return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
 
 
@@ -130,9 +130,9 @@ def _describe_parameters(model: "nn.Module") -> list[str]:
 
 
 def _describe_assumptions(run: Run) -> list[str]:
-    from .tasks.catalog import with_max_vocab
+    from .tasks.catalog import size_without_data
 
-    assumed = with_max_vocab(run).model
+    assumed = size_without_data(run).model
     vocab, labels = getattr(assumed, "vocab", 0), getattr(assumed, "labels", 0)
     parts = [f"a vocabulary of {vocab:,}"] * bool(vocab) + [f"{labels} labels"] * bool(labels)
     what = f"{' and '.join(parts)} {'is' if vocab else 'are'} assumed"
@@ -153,7 +153,7 @@ def convert(
     to: str | None = None,
     average: int = 0,
     precision: str = "fp32",
-    data: Sides | None = None,
+    data: DataFiles | None = None,
     merge: bool = False,
 ) -> dict[str, str]:
     """Write a run in another format (huggingface, ctranslate2, peft), with averaged checkpoints, or both.
@@ -188,7 +188,7 @@ def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = N
     runs = [path_name(path, "a path") for path in paths]
     for name in (name for run in runs for name in split_paths(run)):
         find_model(name)  # report a wrong path before any work
-    return compare_predictors(((run, load(run, overrides)) for run in runs), evaluation_sides(data))
+    return compare_predictors(((run, load(run, overrides)) for run in runs), evaluation_files(data))
 
 
 def align(

@@ -10,7 +10,7 @@ from types import ModuleType
 from .config.registry import FAMILIES, TASKS, describe
 from .errors import UserError
 from .processors.base import PROCESSORS
-from .processors.text.custom import OwnTokenizer
+from .processors.text.custom import CustomTokenizer
 
 FAMILY_PARTS = {
     "Config": "its settings, a subclass of regard.config.types.Base with a default for `family`",
@@ -23,7 +23,7 @@ TASK_PARTS = {
     "SETTINGS": "TaskSettings: the types of data.*, decode.* and eval.*, and its metrics",
     "prepare": "a function that returns the TrainingJob",
     "restore": "a function that returns the predictor of a run folder",
-    "with_max_vocab": "a function that completes the model settings without data",
+    "size_without_data": "a function that completes the model settings without data",
 }
 
 
@@ -56,7 +56,7 @@ def register(
             raise UserError(f"the processor {processor.__name__} has no name; give it a class attribute `kind`")
         PROCESSORS.add(name, processor)
     if tokenizer is not None:
-        OwnTokenizer(tokenizer)  # it registers what it wraps
+        CustomTokenizer(tokenizer)  # it registers what it wraps
 
 
 def load_plugin(source: str) -> None:

@@ -25,7 +25,7 @@ LEVELS = [
     ["look"],
     ["families"],
     ["processors"],
-    ["data", "data.batch", "data.examples", "data.rng"],
+    ["data", "data.batch", "data.source", "data.rng"],
     ["data.dataset"],
     ["data.loading"],
     ["data.files"],

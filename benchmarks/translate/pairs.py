@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from regard.config.data.tokenizer import TokenizerConfig
 from regard.data.batch import Batch
 from regard.data.datasets.collate import collate_pairs
-from regard.data.examples import Examples
 from regard.data.loading.loader import LoadedStep
+from regard.data.source import Source
 from regard.parts.inputs import Inputs
 from regard.processors.text.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 
@@ -20,7 +20,7 @@ RATIO = 0.17  # deviation of the log of target length / source length, as in Mul
 LEAST, MOST = 4, 120  # tokens, with END
 
 
-class RandomPairs(Examples):
+class RandomPairs(Source):
     """Random words: only their number matters for speed."""
 
     name = "random sentences"

@@ -167,11 +167,11 @@ def evaluate(
 ) -> None:
     """Evaluate a model on labeled data or texts; compare several models, with a paired bootstrap for written text."""
     from .. import api
-    from ..config.run import parse_sides
+    from ..config.run import parse_data_files
     from .embeddings import save_confusion
 
     changes, others = split_arguments(arguments or [])
-    chosen = None if data is None else parse_sides(data)
+    chosen = None if data is None else parse_data_files(data)
     if chosen is None and not tune:
         check_test_data([run, *others])
     if others and mute:
@@ -277,7 +277,7 @@ def score(
         raise UserError("score reads texts, and this run reads other files; score them in Python: regard.load(…).score")
     for chunk in track(chunks(InputReader(predictor, changes).examples(files)), "scored", size=len):
         columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
-        count = predictor.item_sides
+        count = predictor.item_columns
         texts = columns[0] if count == 1 else [*zip(*columns[:count], strict=True)]
         values = predictor.score(texts, columns[count] if len(columns) > count else None, details)
         if details:

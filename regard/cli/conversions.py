@@ -23,9 +23,9 @@ def convert(
 ) -> None:
     """Convert a run to another format, average its checkpoints, or merge it with its base."""
     from .. import api
-    from ..config.run import parse_sides
+    from ..config.run import parse_data_files
 
-    chosen = None if data is None else parse_sides(data)
+    chosen = None if data is None else parse_data_files(data)
     report = api.convert(run, out=out, to=to, average=average, precision=precision, data=chosen, merge=merge)
     print(json_line(report) if as_json else "\n".join(f"{name} {value}" for name, value in report.items()))
 
@@ -60,8 +60,8 @@ def distill(
 ) -> None:
     """Write the translations of training data, to train another model on them; run it again to continue."""
     from .. import api
-    from ..config.run import parse_sides
+    from ..config.run import parse_data_files
 
-    chosen = None if data is None else parse_sides(data)
+    chosen = None if data is None else parse_data_files(data)
     count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, splice=splice, report=print_fact)
     print(f"lines {count}")

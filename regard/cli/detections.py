@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..errors import UserError
 from ..files import atomic_write, json_line
 from .files import answers, free_name
-from .inputs import Source
+from .inputs import InputFile
 
 if TYPE_CHECKING:
     from ..tasks.detect.task import DetectPredictor
@@ -28,7 +28,7 @@ def check_outputs(coco: Path | None, draw: Path | None) -> None:
 
 
 def save_detections(
-    predictor: Any, sources: Iterable[Source], threshold_given: bool, coco: Path | None, draw: Path | None
+    predictor: Any, sources: Iterable[InputFile], threshold_given: bool, coco: Path | None, draw: Path | None
 ) -> None:
     """Print a JSON object for every image, write all objects to `coco` and draw those above decode.threshold.
 

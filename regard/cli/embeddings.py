@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .inputs import Entry, Source, chunks
+from .inputs import Entry, InputFile, chunks
 from .io import one_line
 from .records import Record
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..tasks.predictor import Embedding
 
 
-def print_embeddings(predictor: object, sources: Iterable[Source], others: list[Entry] | None) -> None:
+def print_embeddings(predictor: object, sources: Iterable[InputFile], others: list[Entry] | None) -> None:
     """Print the vector of each item; with `others`, these by cosine similarity to the item, most similar first."""
     from ..tasks.predictor import Embedding
 

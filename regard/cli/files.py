@@ -8,11 +8,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import json_line
-from .inputs import Entry, Source, chunks
+from .inputs import Entry, InputFile, chunks
 from .recording_progress import shown_progress
 
 
-def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> None:
+def print_files(predictor: Any, sources: Iterable[InputFile], details: bool) -> None:
     """Print a line for every file; with `details` a JSON record with its path.
 
     A file that cannot be read ends the work after the lines before it; with data.invalid=skip it is reported.
@@ -26,13 +26,13 @@ def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> Non
             line = f"{entry.name}\t"
         else:
             record = {"path": entry.name, **predictor.record(request, result)} if details else {}
-            line = predictor.output_line(entry.name, request, result)
+            line = predictor.format_line(entry.name, request, result)
         print(json_line(record) if details else line)
         sys.stdout.flush()
     print_skipped(skipped)
 
 
-def answers(predictor: Any, sources: Iterable[Source], details: bool = False) -> Iterator[tuple[Entry, Any, Any]]:
+def answers(predictor: Any, sources: Iterable[InputFile], details: bool = False) -> Iterator[tuple[Entry, Any, Any]]:
     """Every file with its request and its result; the result of a file that is skipped is its error."""
     skip = predictor.run.data.invalid == "skip"
     for chunk in chunks(sources, predictor.run.decode.batch):

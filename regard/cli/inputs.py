@@ -32,14 +32,14 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class InputFile:
     """The records of a file, or of stdin."""
 
     entries: Iterable[Entry]
     ready: Callable[[float], bool] = lambda since: True  # as in `Lines`
 
 
-def chunks(sources: Iterable[Source], size: int = CHUNK) -> Iterator[list[Entry]]:
+def chunks(sources: Iterable[InputFile], size: int = CHUNK) -> Iterator[list[Entry]]:
     """Lists of `size` records; of fewer where the next one is not there yet, such as from a slow pipe."""
     chunk: list[Entry] = []
     since = time.monotonic()
@@ -77,7 +77,7 @@ class InputReader:
         self.invalid = changes.get("data.invalid", "refuse")
         self.folders: list[tempfile.TemporaryDirectory[str]] = []  # they live as long as this object
 
-    def items(self, names: Sequence[str]) -> list[Source]:
+    def items(self, names: Sequence[str]) -> list[InputFile]:
         """What `predict` takes: files, for a predictor whose items are files; else the texts in files or stdin."""
         from ..tasks.predictor import FileItems, LineItems
 
@@ -86,16 +86,16 @@ class InputReader:
         if not names and isinstance(self.predictor, LineItems):
             lines, make = open_lines("-"), self.predictor.text_item
             numbered = enumerate(decode_lines(lines, "stdin"), 1)
-            return [Source((Entry(make(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)]
+            return [InputFile((Entry(make(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)]
         given: Iterable[str] = names or decode_lines(open_lines("-"), "stdin")  # a name on each line
-        return [Source(entries) for entries in map(self._file_items, given)]
+        return [InputFile(entries) for entries in map(self._file_items, given)]
 
     def _file_items(self, name: str) -> Iterator[Entry]:
         check_files([name])
         found: Any = self.predictor
         return (Entry(item, name=place) for place, item in found.open_items(name))
 
-    def texts(self, names: Sequence[str]) -> list[Source]:
+    def texts(self, names: Sequence[str]) -> list[InputFile]:
         """The texts of files, or of stdin."""
         rule = self.predictor.input_rule()
         if "data.columns" in self.changes:
@@ -104,7 +104,7 @@ class InputReader:
         prefixes = self._prefixes(names)
         return [self._texts(name, rule, prefix) for name, prefix in zip(names, prefixes, strict=True)]
 
-    def examples(self, names: Sequence[str]) -> list[Source]:
+    def examples(self, names: Sequence[str]) -> list[InputFile]:
         """The examples to score: texts, or texts with their targets."""
         sides, names = self.predictor.sides, names or ["-"]
         rule, tables = self.predictor.column_rule(sides), [self._is_table(name) for name in names]
@@ -123,7 +123,7 @@ class InputReader:
             )
         sources, targets = (open_lines(name) for name in names)
         pairs_of_lines = zip_lines(names, decode_lines(sources, names[0]), decode_lines(targets, names[1]))
-        return [Source(map(Entry, pairs_of_lines), lambda since: sources.ready(since) and targets.ready(since))]
+        return [InputFile(map(Entry, pairs_of_lines), lambda since: sources.ready(since) and targets.ready(since))]
 
     # Tables
 
@@ -140,48 +140,48 @@ class InputReader:
             return own
         return "text" if name == "-" else SUFFIXES.get(plain_suffix(name), own)
 
-    def _texts(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
+    def _texts(self, name: str, rule: "ColumnRule", prefix: str) -> InputFile:
         if self._is_table(name):
             rows, take = self._records(name, rule), self._item
-            return Source(Entry(prefix + row[0] if prefix else take(row), record) for row, record in rows)
+            return InputFile(Entry(prefix + row[0] if prefix else take(row), record) for row, record in rows)
         lines, whole = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
         items = self.predictor.items(self._watch_tabs(decode_lines(lines, _shown(name)), name))
         if self.predictor.multiline or whole:
-            return Source(map(Entry, items), lines.ready)
-        if self.predictor.item_sides > 1:
-            return self._lines(name, rule, self.predictor.item_sides)
+            return InputFile(map(Entry, items), lines.ready)
+        if self.predictor.item_columns > 1:
+            return self._lines(name, rule, self.predictor.item_columns)
         if self.predictor.field is not None:
-            return Source((Entry(*each) for each in parse_records(items, self.predictor.field)), lines.ready)
+            return InputFile((Entry(*each) for each in parse_records(items, self.predictor.field)), lines.ready)
         parsed = parse_rows(items, _shown(name), self._by_name(rule, "jsonl"))
-        return Source((Entry(line if row is None else row[0], record) for line, row, record in parsed), lines.ready)
+        return InputFile((Entry(line if row is None else row[0], record) for line, row, record in parsed), lines.ready)
 
-    def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
+    def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> InputFile:
         rows = self._records(name, rule)
         sides = self.predictor.sides
-        return Source(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
+        return InputFile(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
 
     def _item(self, row: tuple[Any, ...]) -> Any:
         """What `predict` takes: a text, or a pair of texts."""
-        return row[0] if self.predictor.item_sides == 1 else row[: self.predictor.item_sides]
+        return row[0] if self.predictor.item_columns == 1 else row[: self.predictor.item_columns]
 
-    def _lines(self, name: str, rule: "ColumnRule", sides: int = 0) -> Source:
+    def _lines(self, name: str, rule: "ColumnRule", sides: int = 0) -> InputFile:
         """Lines to score: a text each, or a source, a tab and a target, or JSON records; or pairs of texts."""
         lines, sides = open_lines(name), sides or self.predictor.sides
         rows = parse_rows(decode_lines(lines, _shown(name)), _shown(name), self._by_name(rule, "jsonl"))
         words = [role.name for role in self.predictor.roles[:sides]]
         split: Any = split_at_tab if sides == 2 else lambda line, place: (line,)
-        if self.predictor.item_sides > 1:
+        if self.predictor.item_columns > 1:
             split = partial(split_at_tabs, words=words)
         numbered = enumerate(rows, 1)
         items = (split(line, f"{_shown(name)}:{n}") if row is None else row[:sides] for n, (line, row, _) in numbered)
-        return Source(map(Entry, items), lines.ready)
+        return InputFile(map(Entry, items), lines.ready)
 
     def _open_table(self, name: str, rule: "ColumnRule") -> "tuple[Table, list[int]]":
         """Open and check a table, and print which columns are read; with the statuses of its records."""
         from ..data.files.line_index import INVALID
         from ..data.sources.labeled import refuse_likely_header
         from ..data.tables.open import open_table
-        from ..data.tables.records import TableExamples
+        from ..data.tables.records import TableSource
 
         path = self._save_stdin() if name == "-" else name
         try:
@@ -189,7 +189,7 @@ class InputReader:
         except UserError as error:
             raise UserError(str(error).replace(path, _shown(name))) from error
         facts, statuses = table.facts(), table.statuses()
-        if rule.labeled and rule.header == "auto" and len(examples := TableExamples(table)):
+        if rule.labeled and rule.header == "auto" and len(examples := TableSource(table)):
             refuse_likely_header(examples, rule)
         if count := int((statuses == INVALID).sum()):
             facts.append(f"{count:,} records are not valid and get an empty answer (data.invalid=skip)")

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..files import json_line
 from ..progress import track
 from .arguments import QUIET
-from .inputs import Source, chunks
+from .inputs import InputFile, chunks
 from .records import Record, merge_record
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def print_records(records: Iterable[object]) -> None:
         print(json_line(plain_fields(record)))
 
 
-def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], details: bool) -> None:
+def print_predictions(predictor: "AnyPredictor", sources: Iterable[InputFile], details: bool) -> None:
     """Print the answer to every record: as JSON if `details` or if the predictor answers records so, else as a line."""
     from ..tasks.predictor import FileItems
     from .files import print_files
@@ -165,13 +165,13 @@ def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], deta
             elif details:
                 print(json_line(plain_fields(prediction)))
             elif entry.record is not None and predictor.output is not None:
-                print(json_line(answer_record(predictor, entry.record, prediction)))
+                print(json_line(result_record(predictor, entry.record, prediction)))
             else:
                 sys.stdout.write((prediction if predictor.multiline else one_line(prediction)) + "\n")
         sys.stdout.flush()
 
 
-def answer_record(predictor: "AnyPredictor", record: Record, prediction: Line) -> Record:
+def result_record(predictor: "AnyPredictor", record: Record, prediction: Line) -> Record:
     """The record with its answer: in the column of the target if it has one, such as `tags`, else in a new field."""
     assert predictor.output is not None
     lower = [name.lower() for name in record]

@@ -140,11 +140,11 @@ def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
 
 def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
     """Print what muting each head costs, the costliest first; return the report."""
-    from ..config.run import parse_sides
+    from ..config.run import parse_data_files
     from ..measure.head_effect import measure_effect
 
     progress = (lambda line: print(f"regard: {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
-    report = measure_effect(predictor, None if data is None else parse_sides(data), progress)
+    report = measure_effect(predictor, None if data is None else parse_data_files(data), progress)
     print(f"{report.metric} {report.score:.4f} with all heads; muting a head costs")
     ranked = sorted(report.heads, key=lambda each: -each.zero)
     print_table(["head", "zero", "mean"], [(each.head, f"{each.zero:+.5f}", f"{each.mean:+.5f}") for each in ranked])
@@ -153,10 +153,10 @@ def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
 
 def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -> Any:
     """Print how far the probability falls when the most important tokens are deleted; return the report."""
-    from ..config.run import parse_sides
+    from ..config.run import parse_data_files
     from ..measure.deletion import deletion_report
 
-    report = deletion_report(predictor, None if data is None else parse_sides(data), examples)
+    report = deletion_report(predictor, None if data is None else parse_data_files(data), examples)
     print(f"{report.texts} texts; the mean fall of the probability after deleting the most important tokens")
     header = ["method", "AOPC", "error", *(f"{share:.0%}" for share in report.shares)]
     print_table(header, [(each.method, each.aopc, each.error, *each.falls) for each in report.curves])

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..files import atomic_write, json_line
 from ..formats.subtitles import FORMATS, SECONDS
 from .files import answers, free_name, print_skipped
-from .inputs import Entry, Source
+from .inputs import Entry, InputFile
 
 NAMES = (*FORMATS, "json")
 EXPECTED = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
@@ -55,7 +55,7 @@ def _parse_output(name: str, formats: tuple[str, ...]) -> TranscriptOutput:
 
 
 def save_transcripts(
-    predictor: Any, sources: Sequence[Source], outputs: Sequence[TranscriptOutput], inputs: Sequence[str]
+    predictor: Any, sources: Sequence[InputFile], outputs: Sequence[TranscriptOutput], inputs: Sequence[str]
 ) -> None:
     """Write the transcript of every recording to its files, and print the recording and each file that is written."""
     if predictor.run.task != "transcribe":
@@ -87,7 +87,7 @@ def needs_words(formats: set[str], run: Any) -> bool:
     return "json" in formats or (bool(formats & {"srt", "vtt"}) and longest > SECONDS)
 
 
-def _one_recording(sources: Sequence[Source], files: Sequence[TranscriptOutput]) -> Sequence[Source]:
+def _one_recording(sources: Sequence[InputFile], files: Sequence[TranscriptOutput]) -> Sequence[InputFile]:
     """The sources; if there are outputs that are no folders, with a check that they have one recording."""
     if not files:
         return sources
@@ -101,15 +101,15 @@ def _one_recording(sources: Sequence[Source], files: Sequence[TranscriptOutput])
             f"--out {path} is for one recording, and {count} given; for several, name a folder, such as "
             f"--out {path.stem}/ --format {name}{json}"
         )
-    return [Source(first)]
+    return [InputFile(first)]
 
 
 def _planned(
-    sources: Iterable[Source],
+    sources: Iterable[InputFile],
     outputs: Sequence[TranscriptOutput],
     inputs: Sequence[str],
     planned: deque[list[tuple[str, Path]]],
-) -> Iterator[Source]:
+) -> Iterator[InputFile]:
     """The sources; when a recording is taken, `planned` gets its files with their formats."""
     taken: list[set[str]] = [set() for _ in outputs]
     read = {Path(name).resolve() for name in inputs}
@@ -121,12 +121,12 @@ def _planned(
                 _refuse_loss(file, entry, read, is_folder and name == "txt")
                 yield name, file
 
-    def entries(source: Source) -> Iterator[Entry]:
+    def entries(source: InputFile) -> Iterator[Entry]:
         for entry in source.entries:
             planned.append(list(files(entry)))
             yield entry
 
-    return (Source(entries(source), source.ready) for source in sources)
+    return (InputFile(entries(source), source.ready) for source in sources)
 
 
 def _refuse_loss(file: Path, entry: Entry, inputs: set[Path], maybe_transcript: bool) -> None:

@@ -73,9 +73,9 @@ def load_plugins() -> None:
             ) from error
 
 
-Source: TypeAlias = str | ModuleType  # the import name of a built-in module, or the module of a plugin
+Entry: TypeAlias = str | ModuleType  # the import name of a built-in module, or the module of a plugin
 
-FAMILIES: Registry[Source] = Registry(
+FAMILIES: Registry[Entry] = Registry(
     "family",
     {
         name: f"regard.families.{name.replace('-', '_')}"
@@ -85,7 +85,7 @@ FAMILIES: Registry[Source] = Registry(
         )
     },
 )  # fmt: skip
-TASKS: Registry[Source] = Registry(
+TASKS: Registry[Entry] = Registry(
     "task",
     {
         name: f"regard.tasks.{name.replace('-', '_')}"
@@ -97,7 +97,7 @@ TASKS: Registry[Source] = Registry(
 )  # fmt: skip
 
 
-def load_module(source: Source, part: str = "") -> Any:
+def load_module(source: Entry, part: str = "") -> Any:
     """The module behind an entry. A built-in task has its settings and its code in two modules, `part` of a package."""
     if isinstance(source, ModuleType):
         return source

@@ -239,7 +239,7 @@ def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base 
         return None  # merging the whole run gives the error message
 
 
-def parse_sides(text: str) -> tuple[tuple[str, ...], ...]:
+def parse_data_files(text: str) -> tuple[tuple[str, ...], ...]:
     """Parse `a,b` into the sides of an example, as in `data.test=a,b`."""
     try:
         found = Data.model_validate({"test": text}).test

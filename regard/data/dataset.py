@@ -10,8 +10,8 @@ import numpy as np
 from ..config.data.base import Data
 from ..config.train import Train
 from .batch import Batch
-from .examples import Examples
-from .rng import Draws
+from .rng import ExampleRng
+from .source import Source
 
 CACHED_EXAMPLES = 2_000_000  # data sets of at most so many examples stay in memory once encoded
 
@@ -28,14 +28,14 @@ class Measured(NamedTuple):
     rows: np.ndarray  # (examples,) that each becomes
 
 
-class TaskDataset(ABC):
+class Dataset(ABC):
     """Encodes, augments and collates examples. A batch depends only on its examples, the seed and the epoch."""
 
     limit_key = "data.max_tokens"  # the setting that bounds the size of a side
     curriculum = False  # the first epoch goes from small examples to large ones
     sorted = True  # examples of similar sizes share a step; packed rows take any
 
-    def __init__(self, examples: Examples, data: Data, train: Train) -> None:
+    def __init__(self, examples: Source, data: Data, train: Train) -> None:
         examples.require_nonempty("data.train")
         self.examples, self.data, self.train = examples, data, train
         self.limit = data.max_tokens  # examples with a larger side are left out
@@ -53,7 +53,7 @@ class TaskDataset(ABC):
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
         """A batch of encoded and augmented examples."""
 
-    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
         """The items as one epoch uses them; `draws` has a random stream for each."""
         return items
 
@@ -92,8 +92,8 @@ class TaskDataset(ABC):
         items = self.encoded(indices)
         if rows is not None:
             items = [self.row(item, number) for item, number in zip(items, rows.tolist(), strict=True)]
-        if type(self).augment is not TaskDataset.augment:
-            items = self.augment(items, Draws.of(self.train.seed, epoch, indices))
+        if type(self).augment is not Dataset.augment:
+            items = self.augment(items, ExampleRng.of(self.train.seed, epoch, indices))
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:

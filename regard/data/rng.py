@@ -9,7 +9,7 @@ GOLDEN = np.array(0x9E3779B97F4A7C15, np.uint64)
 FIRST, SECOND = np.array(0xBF58476D1CE4E5B9, np.uint64), np.array(0x94D049BB133111EB, np.uint64)
 
 
-class Draws:
+class ExampleRng:
     """One random stream per example (or text), by counting: number `i` of a stream needs none before it.
 
     A numpy generator for every example would take longer than masking it.
@@ -26,13 +26,13 @@ class Draws:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def branch(self, number: int) -> "Draws":
+    def branch(self, number: int) -> "ExampleRng":
         """Other streams of the same examples."""
-        return Draws(_mix(self.keys + np.uint64(number + 1) * SECOND))
+        return ExampleRng(_mix(self.keys + np.uint64(number + 1) * SECOND))
 
-    def split(self, parts: int) -> "Draws":
+    def split(self, parts: int) -> "ExampleRng":
         """`parts` streams for each example, one after the other."""
-        return Draws(np.stack([self.branch(part).keys for part in range(parts)], 1).ravel())
+        return ExampleRng(np.stack([self.branch(part).keys for part in range(parts)], 1).ravel())
 
     def uniform(self, lengths: np.ndarray | None = None) -> np.ndarray:
         """Numbers in [0, 1): `lengths[i]` of stream i, concatenated; without `lengths`, one of each."""

@@ -7,7 +7,7 @@ from .engine.cuda_graph import StepModel
 from .engine.ensemble import Ensemble
 from .engine.generator import Generator, Handle
 from .engine.joint_ctc import JointCTC
-from .engine.requests import Finish, Generate
+from .engine.requests import Finish, SearchRequest
 from .search.beam import Hypothesis, SearchSettings
 from .search.constrained_beam import Phrase, RequiredPhrases
 from .search.filters import (
@@ -35,7 +35,7 @@ __all__ = [
     "FirstToken",
     "Forbid",
     "ForcedEnd",
-    "Generate",
+    "SearchRequest",
     "Generator",
     "Greedy",
     "Handle",

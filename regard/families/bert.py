@@ -16,7 +16,7 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialize, normal, ones, unchanged, zeros
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 from ..parts.pooling import Pooling, pool
 from .spec import TOKENS, ModelSpec
 
@@ -151,7 +151,7 @@ class Model(nn.Module):
         encoded = self.encode(inputs)
         return pool(encoded.states.float(), encoded.valid, "mean", normalized=True)
 
-    def reader(self, modality: Modality) -> nn.Module:
+    def reader(self, modality: TensorKind) -> nn.Module:
         """All of it: it reads texts alone."""
         return self
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..config.types import Base, Count, Positive
 from ..parts import Encoded, Inputs
 from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, unchanged, zeros
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 from .spec import ModelSpec
 from .towers import (
     ImageTower,
@@ -58,7 +58,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "B/16": {"width": 512, "source": vision(16, 768, 12, 12), "text": TEXT_BASE},
     "L/14": {"width": 768, "source": vision(14, 1024, 16, 24), "text": TEXT_LARGE},
 }
-MODALITIES: dict[str, Modality] = {"image": "pixels", "audio": "frames", "text": "tokens"}
+MODALITIES: dict[str, TensorKind] = {"image": "pixels", "audio": "frames", "text": "tokens"}
 SPEC = ModelSpec(
     frozenset(MODALITIES.values()),
     frozenset({"embedding"}),
@@ -91,7 +91,7 @@ class Model(nn.Module):
         """Inputs of both towers, to probe the model with."""
         return [(self.source or self.text).random_inputs(rows), self.text.random_inputs(rows)]
 
-    def tower(self, modality: Modality) -> tuple[Tower, nn.Linear]:
+    def tower(self, modality: TensorKind) -> tuple[Tower, nn.Linear]:
         """The tower that reads this modality, and its projection."""
         if self.source is None or self.source_projection is None or modality == "tokens":
             assert modality == "tokens", f"this model has no tower for {modality}"
@@ -99,7 +99,7 @@ class Model(nn.Module):
         assert modality == self.source.modality, f"this model has no tower for {modality}"
         return self.source, self.source_projection
 
-    def reader(self, modality: Modality) -> nn.Module:
+    def reader(self, modality: TensorKind) -> nn.Module:
         """The tower that reads this modality."""
         return self.tower(modality)[0]
 

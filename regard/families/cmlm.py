@@ -56,7 +56,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
     "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
 }
-SPEC = ModelSpec(TOKENS, frozenset({"infilled"}), ("mask-predict",))
+SPEC = ModelSpec(TOKENS, frozenset({"mask_predict"}), ("mask-predict",))
 
 
 class Model(nn.Module):

@@ -82,7 +82,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
     "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
 }
-SPEC = ModelSpec(TOKENS, frozenset({"copied"}), ("argmax", "average", "npd"))
+SPEC = ModelSpec(TOKENS, frozenset({"fertility"}), ("argmax", "average", "npd"))
 
 
 class PositionalLayer(Layer):

@@ -23,7 +23,7 @@ class Config(CopyConfig):
 
 
 SIZES: dict[str, dict[str, Any]] = NAT_SIZES
-SPEC = ModelSpec(TOKENS, frozenset({"spelled"}), ("argmax",))
+SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), ("argmax",))
 
 
 class Model(CopyTransformer):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..config.types import Base
 from ..parts import Cache, Detections, Encoded, Inputs
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 from ..parts.media.anchors import NoisedBoxes
 from .spec import ModelSpec
 
@@ -107,13 +107,13 @@ class FertilityModel(ParallelModel, Protocol):
         """(batch, source, largest fertility + 1), if `fertilities` is true"""
 
 
-class SpellingModel(ParallelModel, Protocol):
+class CtcTranslationModel(ParallelModel, Protocol):
     """A parallel model whose decoder reads every source token equally often, and writes tokens and blanks (CTC)."""
 
     upsample: int  # copies of a source token
 
 
-class InfillModel(ParallelModel, Protocol):
+class MaskPredictModel(ParallelModel, Protocol):
     """A parallel model whose decoder fills in masked tokens of a target of known length."""
 
     def length_logits(self, encoded: Encoded) -> Tensor:
@@ -201,7 +201,7 @@ class EmbeddingModel(ModelBase, Protocol):
     def vectors(self, inputs: Inputs) -> Tensor:
         """Embeddings of length 1 (batch, width)."""
 
-    def reader(self, modality: Modality) -> nn.Module:
+    def reader(self, modality: TensorKind) -> nn.Module:
         """The part of the model that reads this modality."""
 
 
@@ -264,10 +264,10 @@ if TYPE_CHECKING:
     def _check_fertility(model: nat.Model) -> FertilityModel:
         return model
 
-    def _check_spelling(model: nat_ctc.Model) -> SpellingModel:
+    def _check_spelling(model: nat_ctc.Model) -> CtcTranslationModel:
         return model
 
-    def _check_infill(model: cmlm.Model) -> InfillModel:
+    def _check_mask_predict(model: cmlm.Model) -> MaskPredictModel:
         return model
 
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:

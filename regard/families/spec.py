@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 
 Output: TypeAlias = Literal[
-    "target", "next", "masked", "label", "tags", "embedding", "boxes", "copied", "spelled", "infilled"
+    "target", "next", "masked", "label", "tags", "embedding", "boxes", "fertility", "ctc", "mask_predict"
 ]
 """target: tokens of another sequence, one after the other; copied: such tokens in place of copies of the source, all at
 once; spelled: such tokens and blanks in place of copies, all at once; infilled: tokens behind the masks of another
@@ -26,7 +26,7 @@ def any_length(config: Any) -> int | None:
     return None
 
 
-def only_tokens(config: Any) -> Modality:
+def only_tokens(config: Any) -> TensorKind:
     """Tokens, whatever the settings are."""
     return "tokens"
 
@@ -45,7 +45,7 @@ def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
 class ModelSpec:
     """What the models of a family read and write, and how they start from others."""
 
-    reads: frozenset[Modality]
+    reads: frozenset[TensorKind]
     writes: frozenset[Output]
     strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next` (decode.kind)
     head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
@@ -53,8 +53,8 @@ class ModelSpec:
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
-    source: Callable[[Any], Modality] = only_tokens  # what it embeds beside texts, by its config
-    reading: Mapping[Modality, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
+    source: Callable[[Any], TensorKind] = only_tokens  # what it embeds beside texts, by its config
+    reading: Mapping[TensorKind, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
     image: Callable[[Any], Any] = own_settings  # where `image` and `patch` are among the settings of a model of pixels
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
@@ -64,6 +64,6 @@ def is_within(tensor: str, modules: tuple[str, ...]) -> bool:
     return any(tensor == module or tensor.startswith(f"{module}.") for module in modules)
 
 
-TOKENS: frozenset[Modality] = frozenset({"tokens"})
+TOKENS: frozenset[TensorKind] = frozenset({"tokens"})
 SEQ2SEQ = ModelSpec(TOKENS, frozenset({"target"}), ("beam", "greedy", "sample"))
 CAUSAL = ModelSpec(TOKENS, frozenset({"next"}), ("sample", "greedy", "beam"))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 from ..parts.media.frames import FrameConvolutions
 from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_stem, random_images
 from ..parts.pooling import pool
@@ -87,7 +87,7 @@ class SharedTextConfig(Base):
 class Tower(nn.Module):
     """An encoder and how its states become one vector."""
 
-    modality: Modality
+    modality: TensorKind
     encoder: Stack
     pooling: Literal["first", "mean", "last"]
 

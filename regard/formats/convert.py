@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from torch import nn
 
-from ..config.data.base import Sides
+from ..config.data.base import DataFiles
 from ..config.run import Run
 from ..config.run_folder import is_run, read_run
 from ..errors import UserError
@@ -130,7 +130,7 @@ def convert(
     to: str | None = None,
     average: int = 0,
     precision: str = "fp32",
-    data: Sides | None = None,
+    data: DataFiles | None = None,
     merge: bool = False,
 ) -> dict[str, str]:
     """Write `out` and report what was checked. `load` returns the run's predictor in fp32 on the CPU."""

@@ -20,7 +20,7 @@ from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs
 from ..tasks.classify.task import ClassifyPredictor
-from ..tasks.generate.scorer import END, KnownTargets
+from ..tasks.generate.scorer import END, Scorer
 from ..tasks.language.task import START, LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.muting import require_one_model
@@ -67,7 +67,7 @@ def readout(predictor: AnyPredictor, text: str, target: str | None = None, optio
             return _masked_readout(predictor, text, target)
         case LanguagePredictor():
             return _next_readout(predictor, text, target)
-        case KnownTargets():
+        case Scorer():
             return _target_readout(predictor, text, target)
     raise UserError(
         f"{option} explains labels and tokens, and task {predictor.run.task} has neither for a whole text; give a run "
@@ -141,7 +141,7 @@ def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -
     )
 
 
-def _target_readout(predictor: KnownTargets, text: str, target: str | None) -> Readout:
+def _target_readout(predictor: Scorer, text: str, target: str | None) -> Readout:
     model: Any = predictor.model
     output = str(predictor.predict(text, nbest=1)) if target is None else target  # type: ignore[attr-defined]
     (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ..config.data.base import Sides
+from ..config.data.base import DataFiles
 from ..errors import UserError
 from ..files import JsonObject
 from ..metrics.text import check_same_signatures
 from ..tasks.predictor import AnyPredictor
 
 
-def compare_predictors(predictors: Iterable[tuple[str, AnyPredictor]], sides: Sides | None) -> JsonObject:
+def compare_predictors(predictors: Iterable[tuple[str, AnyPredictor]], sides: DataFiles | None) -> JsonObject:
     """Metrics of predictors by name; if they write texts or labels, also a paired bootstrap against the first."""
     systems, tasks = list[JsonObject](), list[str]()
     outputs: list[Any] = []  # (answers, references) of each

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.data.base import Sides
-from ..data.sources.data_files import evaluation_sides
+from ..config.data.base import DataFiles
+from ..data.sources.data_files import evaluation_files
 from ..errors import UserError
 from ..look.curves import draw_curves
 from ..look.norms import weigh_by_norm
@@ -23,7 +23,7 @@ from ..look.rollout import rollout
 from ..tasks.base import Record, open_lines
 from ..tasks.classify import items as text_items
 from ..tasks.classify.task import ClassifyPredictor
-from ..tasks.generate.scorer import KnownTargets
+from ..tasks.generate.scorer import Scorer
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
 from .attribution import EmbeddingTap, Readout, gradient_input, integrated_gradients, private, readout
@@ -105,7 +105,7 @@ def deletion_report(predictor: AnyPredictor, data: Any = None, examples: int = 1
         raise UserError(f"--examples is {examples}; expected 1 or more")
     falls: dict[str, list[Tensor]] = {}
     methods = Attributions(predictor)
-    for reading in _readings(methods.plain, evaluation_sides(data), examples):
+    for reading in _readings(methods.plain, evaluation_files(data), examples):
         for method, fall in text_falls(methods.of(reading), reading).items():
             falls.setdefault(method, []).append(fall)
     if not falls:
@@ -147,14 +147,14 @@ def _without(tokens: Sequence[int], order: Sequence[int], share: float) -> list[
     return [token for place, token in enumerate(tokens) if place not in deleted]
 
 
-def _readings(predictor: AnyPredictor, sides: Sides | None, count: int) -> Iterator[Readout]:
+def _readings(predictor: AnyPredictor, sides: DataFiles | None, count: int) -> Iterator[Readout]:
     """What the predictor says about texts of the data; shorter texts than two tokens have nothing to delete."""
     match predictor:
         case ClassifyPredictor():
             texts = (text for text, *_ in text_items.data_split(predictor.run, "test", sides))
         case MaskedPredictor():
             texts = (_masked(text) for (text, *_) in open_lines(predictor.run, "test", sides))
-        case KnownTargets():
+        case Scorer():
             texts = (each[0] for each in predictor.data_split(predictor.run, "test", sides))  # type: ignore[attr-defined]
         case _:
             raise UserError(

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer
 from ..tasks.base import Record
-from ..tasks.generate.scorer import KnownTargets
+from ..tasks.generate.scorer import Scorer
 from ..tasks.language.task import START, LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
@@ -109,7 +109,7 @@ def _forward(
             inputs = _row([predictor.start_token, *ids], predictor)
             run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
             return [START, *predictor.tokenizer.pieces(ids)], run, predictor.tokenizer
-        case KnownTargets() if hasattr(model, "step"):
+        case Scorer() if hasattr(model, "step"):
             output = str(predictor.predict(text, nbest=1)) if target is None else target
             (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])
             batch = predictor.pair([source], [wanted])

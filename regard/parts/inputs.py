@@ -10,14 +10,14 @@ from torch import Tensor
 from .layer import Cross
 from .masks import Mask
 
-Modality: TypeAlias = Literal["tokens", "frames", "pixels", "labels", "boxes"]
+TensorKind: TypeAlias = Literal["tokens", "frames", "pixels", "labels", "boxes"]
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """One field of a batch. A tensor that is None means the plain case: all valid, positions 0, 1, 2…, one segment."""
 
-    modality: Modality
+    modality: TensorKind
     values: Tensor  # ids (batch, tokens), frames (batch, frames, bins), pixels (batch, channels, height, width), …
     valid: Tensor | None = None  # (batch, tokens or frames) or (batch, height, width) bool: False for padding
     positions: Tensor | None = None  # (batch, tokens)

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import files
 from ..config.registry import Registry
 from ..errors import UserError
-from ..parts.inputs import Inputs, Modality
+from ..parts.inputs import Inputs, TensorKind
 
 Array: TypeAlias = np.ndarray
 Rng: TypeAlias = np.random.Generator
@@ -39,7 +39,7 @@ class Processor(Protocol):
     file: ClassVar[str]  # its usual file name in a run folder
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         """What its tensors are."""
 
     def encode(self, raw: Any, rng: Rng | None = None) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import UserError
-from ..parts.inputs import Inputs, Modality
+from ..parts.inputs import Inputs, TensorKind
 from .base import Array, Rng, SavedSettings, pad_arrays, to_array
 
 BoxFormat = Literal["xyxy", "xywh"]
@@ -39,7 +39,7 @@ class BoxProcessor(SavedSettings):
             raise UserError(f"the box format is {self.format!r}; expected xyxy or xywh")
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "boxes"
 
     def encode(self, raw: Boxes, rng: Rng | None = None) -> Array:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..parts.inputs import Inputs, Modality
+from ..parts.inputs import Inputs, TensorKind
 from .base import IGNORED, Array, Rng, pad_arrays, read_saved, to_array, write_saved
 from .text.processor import TextProcessor, encode_words
 from .text.tokenizers import Tokenizer, load_tokenizer
@@ -22,7 +22,7 @@ MAX_LABELS = 1000  # with more, and fewer than two texts for each, the columns a
 SHOWN_LABELS, SHOWN_CHARACTERS = 12, 60  # in error messages
 
 
-class LabeledExamples(Protocol):
+class LabeledSource(Protocol):
     """Examples whose second side is a label, or a sequence of labels."""
 
     name: str
@@ -67,7 +67,7 @@ class LabelSet:
         """The same labels with the ids of `other`, if it has exactly these; else this set itself."""
         return LabelSet({name: self.counts[name] for name in other}) if self.ids.keys() == other.ids.keys() else self
 
-    def require_known(self, examples: LabeledExamples, key: str) -> None:
+    def require_known(self, examples: LabeledSource, key: str) -> None:
         """Raise if a label of `examples` is not in this set: no prediction could ever match it."""
         for index in range(len(examples)):
             target = examples.side(index, 1)
@@ -100,7 +100,7 @@ class LabelProcessor:
     file: ClassVar[str] = "labels.json"
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "labels"
 
     def encode(self, raw: str | Sequence[str], rng: Rng | None = None) -> Array:
@@ -158,7 +158,7 @@ class TagProcessor:
         return tokenizer
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "labels"
 
     def encode(self, raw: tuple[Sequence[str], Sequence[str]], rng: Rng | None = None) -> Array:
@@ -207,7 +207,7 @@ def _natural_key(name: str) -> tuple[bool, int, str]:
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
 
 
-def collect_labels(examples: LabeledExamples, remedy: str = "") -> LabelSet:
+def collect_labels(examples: LabeledSource, remedy: str = "") -> LabelSet:
     """The labels of training examples. Columns that look swapped, and a single label, are errors.
 
     `remedy` is for a single label, of data that cannot look swapped; by default the examples are texts.
@@ -227,7 +227,7 @@ def collect_labels(examples: LabeledExamples, remedy: str = "") -> LabelSet:
     return labels
 
 
-def collect_label_sets(examples: LabeledExamples) -> LabelSet:
+def collect_label_sets(examples: LabeledSource) -> LabelSet:
     """The labels of training examples that have any number of them each."""
     counts = Counter(label for i in range(len(examples)) for label in examples.side(i, 1))
     if not counts:
@@ -238,7 +238,7 @@ def collect_label_sets(examples: LabeledExamples) -> LabelSet:
     return sorted_labels(counts)
 
 
-def collect_tags(sentences: LabeledExamples) -> LabelSet:
+def collect_tags(sentences: LabeledSource) -> LabelSet:
     """The tags of training sentences."""
     counts = Counter(tag for i in range(len(sentences)) for tag in sentences[i][1])
     if len(counts) == 1:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..parts.inputs import Inputs, Modality
+from ..parts.inputs import Inputs, TensorKind
 from .base import Array, Rng, read_saved, to_array, write_saved
 from .labels import LabelProcessor
 
@@ -47,7 +47,7 @@ class NumberProcessor:
     file: ClassVar[str] = "number.json"
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "labels"
 
     def encode(self, raw: str | float, rng: Rng | None = None) -> Array:

@@ -17,7 +17,7 @@ from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
 from ..tasks.catalog import prepare
-from ..tasks.custom import NO_OWN_PARTS, OwnParts
+from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..training import progress
 from ..training.lock import RunLock
 from ..training.loop import fit
@@ -53,7 +53,7 @@ def launch(
     *,
     resume: bool,
     open_start: OpenStart,
-    own: OwnParts = NO_OWN_PARTS,
+    own: CustomParts = NO_CUSTOM_PARTS,
     **report: Any,
 ) -> Launched:
     """Train a recipe with some settings changed into `out`, or resume the run there, which needs no recipe.
@@ -84,7 +84,7 @@ def _train(
     ranks: Ranks,
     held: ExitStack,
     open_start: OpenStart,
-    own: OwnParts,
+    own: CustomParts,
     report: Mapping[str, Any],
 ) -> Launched:
     """Train in this process. Of several ones, only the first writes to `out`."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..config.merge import flatten
 from ..config.run import Run, change_settings
+from ..config.run_folder import read_run
 from ..errors import UserError
 from ..files import JsonObject
 from ..formats.model_source import find_model
-from ..config.run_folder import read_run
 
 if TYPE_CHECKING:
     import torch

@@ -12,19 +12,19 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from .. import recipes
-from ..config import run_folder
 from ..alignment.links import format_pharaoh
 from ..config import run as config
+from ..config import run_folder
 from ..config.merge import flatten
 from ..config.run import Run, change_settings
 from ..config.types import Base
 from ..data.files.lines import TextLines
 from ..errors import UserError
 from ..files import atomic_write, read_json, write_json
+from ..training.lock import RunLock
+from .launch import check_free
 from .pretrained import read_settings
 from .work import distill, open_aligner, run_training
-from .launch import check_free
-from ..training.lock import RunLock
 
 FILE = "stages.json"  # in the output folder: what it was started with, and the stages that are done
 KINDS = "train", "distill", "align"
@@ -167,7 +167,7 @@ def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
 
 def sources_of(train: Any) -> tuple[str, ...]:
     """The files of the sources of data.train."""
-    sides = config.parse_sides(train) if isinstance(train, str) else train
+    sides = config.parse_data_files(train) if isinstance(train, str) else train
     if len(sides) != 2:
         raise UserError(f"data.train has {len(sides)} sides; stages need two files of lines, SOURCE,TARGET")
     side = sides[0]

@@ -10,9 +10,14 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from ..config.data.base import Sides
+from ..adapt import tune
+from ..adapt.injection import Unsupported, injection_of
+from ..adapt.outliers import smallest_vocab
+from ..adapt.precision import apply
+from ..config.data.base import DataFiles
 from ..config.merge import one_of
 from ..config.run import Run
+from ..config.run_folder import read_run
 from ..data.tables.columns import ColumnRule
 from ..errors import UserError
 from ..files import JsonObject, path_name
@@ -20,17 +25,12 @@ from ..formats.hub import SCHEME
 from ..look import AttentionView, Which
 from ..look.states import Layers
 from ..parts.layer import smallest_context
-from .pretrained import Pretrained
 from ..processors.base import Processor
-from ..config.run_folder import read_run
 from ..tasks.base import Metrics, Record
 from ..tasks.generate.plan import group_indices
 from ..tasks.predictor import Answer, AnyPredictor
 from ..tasks.requests import Request, Result
-from ..adapt import tune
-from ..adapt.injection import Unsupported, injection_of
-from ..adapt.outliers import smallest_vocab
-from ..adapt.precision import apply
+from .pretrained import Pretrained
 
 WEIGHTS = "model.safetensors"
 
@@ -262,7 +262,7 @@ class AdapterSwitch(AnyPredictor):
         """Save the selected predictor."""
         return self.selected.save(folder)
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.selected.evaluate_with_outputs(sides)
 
     def is_item(self, x: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.examples import Examples
+from ..data.source import Source
 from .scenes import DRAWN, OUTLINES, SHAPES, SIDE, Point, turn_outline
 
 # Colors that have one name each, on a gray background; their random variation (TINT) does not reach another name.
@@ -89,7 +89,7 @@ class SceneSettings:
         return tuple(each for each in self.combinations if each in kept)
 
 
-class CaptionedScenes(Examples):
+class CaptionedScenes(Source):
     """Scenes with a sentence each, drawn when they are needed: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int, settings: SceneSettings) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..alignment.links import Links
-from ..data.examples import InMemoryExamples
+from ..data.source import InMemorySource
 from ..errors import UserError
 
 FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
@@ -31,10 +31,10 @@ Pattern = Any  # babel.dates.DateTimePattern; babel is imported on use
 Locale = Any  # babel.Locale
 
 
-def make_dates(locales: tuple[str, str], examples: int, seed: int) -> dict[str, InMemoryExamples]:
+def make_dates(locales: tuple[str, str], examples: int, seed: int) -> dict[str, InMemorySource]:
     """Pairs for train, valid and test. No date is in two splits; valid and test are the same for every seed."""
     return {
-        split: InMemoryExamples(
+        split: InMemorySource(
             f"embedded {locales[0]}-{locales[1]} {split} data",
             [(MARKS.sub("", source), MARKS.sub("", target)) for source, target in pairs],
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data.examples import Examples
+from ..data.source import Source
 
 if TYPE_CHECKING:
     from PIL import ImageFont
@@ -20,7 +20,7 @@ SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 1000  # images for validation, and for test
 
 
-class DigitExamples(Examples):
+class DigitSource(Source):
     """Images of digits, drawn when they are needed: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int) -> None:
@@ -47,10 +47,10 @@ class DigitExamples(Examples):
         return f"digits {self.split} {len(self)}"
 
 
-def make_digits(examples: int) -> dict[str, Examples]:
+def make_digits(examples: int) -> dict[str, Source]:
     """Train, valid and test: different drawings in the same fonts."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
-    return {split: DigitExamples(split, count) for split, count in counts.items()}
+    return {split: DigitSource(split, count) for split, count in counts.items()}
 
 
 def draw_digit(digit: int, rng: np.random.Generator) -> np.ndarray:

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ..data.examples import InMemoryExamples
+from ..data.source import InMemorySource
 from ..errors import UserError
 from .dates import DateFormat, SourceFormats, dates_by_split, locale, random_time
 
@@ -17,7 +17,7 @@ LOCALES = (
 DistinctiveFormats = dict[tuple[int, int], list[DateFormat]]  # (weekday, month) -> formats of one language only
 
 
-def make_phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, InMemoryExamples]:
+def make_phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, InMemorySource]:
     """Phrases and their languages, for train, valid and test. No date is in two splits.
 
     No phrase could be of two languages: the label is a function of the phrase.
@@ -33,7 +33,7 @@ def make_phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, 
     for split, dates in dates_by_split(examples, seed).items():
         rng = random.Random(f"phrases {split} {seed if split == 'train' else 0}")
         phrases = [make_phrase(rng, day, sources, formats) for day in dates]
-        splits[split] = InMemoryExamples(f"embedded {split} phrases", phrases)
+        splits[split] = InMemorySource(f"embedded {split} phrases", phrases)
     return splits
 
 

@@ -12,7 +12,7 @@ from copy import copy
 
 import numpy as np
 
-from ..data.examples import Examples, SideTexts
+from ..data.source import SideTexts, Source
 from ..errors import UserError
 from .dates import HELD_OUT
 
@@ -25,7 +25,7 @@ MIN_WORDS = 32  # of a text: in shorter ones, the marks are not far apart
 VOCABULARY_TEXTS = 200  # enough texts to contain every word
 
 
-class MatchingExamples(Examples):
+class MatchingSource(Source):
     """Texts of `words` words, generated on access; every other one has equal marks."""
 
     def __init__(self, split: str, words: int, examples: int, seed: int) -> None:
@@ -72,7 +72,7 @@ class MatchingExamples(Examples):
         return SideTexts(few, sides)
 
 
-def make_matching(words: int, examples: int, seed: int) -> dict[str, MatchingExamples]:
+def make_matching(words: int, examples: int, seed: int) -> dict[str, MatchingSource]:
     """Train, valid and test; the last two are the same for every seed."""
     sizes = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
-    return {split: MatchingExamples(split, words, size, seed) for split, size in sizes.items()}
+    return {split: MatchingSource(split, words, size, seed) for split, size in sizes.items()}

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.examples import Examples
+from ..data.source import Source
 from ..errors import UserError
-from ..processors.sound.read import Sound
+from ..processors.sound.read import Samples
 
 RATE = 8000  # samples per second
 # International Morse code, Recommendation ITU-R M.1677-1; @ was added in 2004.
@@ -88,8 +88,8 @@ class MorseRecording(NamedTuple):
     text: str  # as it was keyed: capital letters, single spaces
 
     @property
-    def sound(self) -> Sound:
-        return Sound(self.samples, self.rate)
+    def sound(self) -> Samples:
+        return Samples(self.samples, self.rate)
 
 
 class Keying(NamedTuple):
@@ -224,7 +224,7 @@ def _units(word: str) -> float:
     return sum(sum(UNITS[each] + 1 for each in code) + 2 for code in codes) + 4
 
 
-class MorseExamples(Examples):
+class MorseSource(Source):
     """Recordings and their texts, made when they are needed: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int, drills: bool = False) -> None:
@@ -273,13 +273,13 @@ class MorseExamples(Examples):
         return f"morse {self.split} {len(self)}{' drills' * self.drills}"
 
 
-def make_morse(examples: int) -> dict[str, Examples]:
+def make_morse(examples: int) -> dict[str, Source]:
     """Train, valid and test: other texts, hands and radios."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
-    return {split: MorseExamples(split, count) for split, count in counts.items()}
+    return {split: MorseSource(split, count) for split, count in counts.items()}
 
 
-def make_drills(examples: int) -> dict[str, Examples]:
+def make_drills(examples: int) -> dict[str, Source]:
     """As `make_morse`, with a single letter or digit each."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
-    return {split: MorseExamples(split, count, drills=True) for split, count in counts.items()}
+    return {split: MorseSource(split, count, drills=True) for split, count in counts.items()}

@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..data.examples import InMemoryExamples
+from ..data.source import InMemorySource
 from ..errors import UserError
 
 MIN_TOKENS, MAX_TOKENS = 24, 64  # of a sentence: whole logical lines until there are enough
@@ -24,7 +24,7 @@ Sentence = tuple[tuple[str, ...], tuple[str, ...]]  # words and roles
 Located = ast.expr | ast.arg | ast.keyword  # nodes with a position
 
 
-def make_python_tags(examples: int, seed: int) -> dict[str, InMemoryExamples]:
+def make_python_tags(examples: int, seed: int) -> dict[str, InMemorySource]:
     """Sentences for train, valid and test. No module is in two splits; valid and test are the same for every seed.
 
     One version of Python always gives the same sentences.
@@ -38,10 +38,10 @@ def make_python_tags(examples: int, seed: int) -> dict[str, InMemoryExamples]:
     rngs = {split: random.Random(f"roles {split} {seed if split == 'train' else 0}") for split in splits}
     chosen = {split: rngs[split].sample(some, min(len(some), sizes[split])) for split, some in splits.items()}
     names = {split: f"embedded {split} roles of Python tokens" for split in splits}
-    return {split: PythonTagExamples(names[split], some) for split, some in chosen.items()}
+    return {split: PythonTagSource(names[split], some) for split, some in chosen.items()}
 
 
-class PythonTagExamples(InMemoryExamples):
+class PythonTagSource(InMemorySource):
     """Words and their roles, held in memory."""
 
     def text(self, index: int, side: int) -> str:

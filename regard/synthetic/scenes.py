@@ -24,7 +24,7 @@ HELD_OUT = 500  # images for validation, and for test
 Point = tuple[float, float]
 
 
-class SceneExamples(BoxData):
+class SceneSource(BoxData):
     """Scenes of shapes: a pure function of the split and the number. They are drawn when they are needed, and kept."""
 
     def __init__(self, split: str, count: int) -> None:
@@ -54,7 +54,7 @@ class SceneExamples(BoxData):
 def make_scenes(examples: int) -> dict[str, BoxData]:
     """Train, valid and test: different drawings of the same shapes."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
-    return {split: SceneExamples(split, count) for split, count in counts.items()}
+    return {split: SceneSource(split, count) for split, count in counts.items()}
 
 
 def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from ..adapt.prune import prune
-from ..config.data.base import Sides
+from ..config.data.base import DataFiles
 from ..config.run import Run, change_settings, family_of
-from ..data.examples import Examples
 from ..data.loading.loader import LoadedStep, Loader
+from ..data.source import Source
 from ..data.sources.holdout import hold_out
 from ..data.sources.lines import line_examples
 from ..errors import UserError
@@ -102,7 +102,7 @@ class TrainingJob(ABC):
         return self.loader.align(epoch, index)
 
 
-def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str, Examples]:
+def open_splits(run: Run, open_one: Callable[[Run, str], Source]) -> dict[str, Source]:
     """The splits that training reads: train, and valid if there is one."""
     splits = {"train": open_one(run, "train")}
     splits["train"].require_nonempty("data.train")
@@ -115,12 +115,12 @@ def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str,
 def open_split(
     run: Run,
     split: str,
-    sides: Sides | None,
-    read: Callable[[Sides], Examples],
-    embedded: Callable[[], Examples],
+    sides: DataFiles | None,
+    read: Callable[[DataFiles], Source],
+    embedded: Callable[[], Source],
     example: str,
     tail: bool = False,
-) -> Examples:
+) -> Source:
     """A split of the data: the files in `sides` or data.<split>, else the embedded data if the run trains on it.
 
     Without data.valid, data.holdout divides data.train: at random, or with `tail` at its end. `example` is a file name
@@ -153,7 +153,7 @@ def describe_labels(counts: Mapping[str, int]) -> str:
     return f"labels: {', '.join(shown)}{more}"
 
 
-def open_lines(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def open_lines(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split for tasks that read lines of text; the embedded data are phrases."""
     data = run.data
     embedded = lambda: make_phrases(data.locales, data.examples, seed=1)[split]  # noqa: E731

@@ -43,8 +43,8 @@ def check_family(run: Run) -> None:
     task.check(spec_of(run.model.family), run.model.family)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the largest vocabulary that its tokenizer may learn."""
     check_family(run)
-    sized: Run = task_module(run.task).with_max_vocab(run)
+    sized: Run = task_module(run.task).size_without_data(run)
     return sized

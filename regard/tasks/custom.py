@@ -9,16 +9,23 @@ from ..errors import UserError
 from ..processors.base import Processor
 from ..processors.text.processor import TextProcessor
 from ..processors.text.tokenizers import Tokenizer
-from ..training.custom import FunctionObjective, LossFunction, OwnMetric, check_own, measure_examples, own_settings
+from ..training.custom import (
+    CustomMetric,
+    FunctionObjective,
+    LossFunction,
+    check_custom,
+    measure_examples,
+    own_settings,
+)
 from .base import TrainingJob
 
 
 @dataclass(frozen=True)
-class OwnParts:
+class CustomParts:
     """What `regard.train` got besides settings."""
 
     loss: LossFunction | None = None
-    metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
+    metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
 
     @property
@@ -36,7 +43,7 @@ class OwnParts:
 
     def check(self, run: Run) -> None:
         """Refuse parts that the run cannot use, and a run whose parts are not given."""
-        check_own(run.train, self.loss, self.metrics)
+        check_custom(run.train, self.loss, self.metrics)
         if self.tokenizer is not None and run.start:
             raise UserError(f"tokenizer= is given, but start={run.start} brings its own; leave one of them out")
 
@@ -59,4 +66,4 @@ class OwnParts:
         job.validate = validate  # type: ignore[method-assign]
 
 
-NO_OWN_PARTS = OwnParts()
+NO_CUSTOM_PARTS = CustomParts()

@@ -37,7 +37,7 @@ class Seq2SeqObjective(Objective):
         return smoothed_cross_entropy(model.logits(states), labels.values, labels.valid, self.smoothing)
 
 
-class TranscribeObjective(Seq2SeqObjective):
+class Seq2SeqCtcObjective(Seq2SeqObjective):
     """The loss of the decoder; of sound and a model with CTC the weighted mean of both, over the same target tokens."""
 
     def __init__(self, model: nn.Module, smoothing: float, blank: int) -> None:

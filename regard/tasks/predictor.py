@@ -10,9 +10,9 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_che
 import torch
 from torch import Tensor, nn
 
-from ..config.data.base import Sides
+from ..config.data.base import DataFiles
 from ..config.run import Run
-from ..data.sources.data_files import evaluation_sides
+from ..data.sources.data_files import evaluation_files
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES
 from ..decode import Ensemble
@@ -45,7 +45,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     model: Any  # an nn.Module with the methods that its task calls; Python cannot type both at once
     device: torch.device
     sides = 1  # of an example to score: a text, or a text and its target
-    item_sides = 1  # of an item to predict from: 2 for a pair of texts
+    item_columns = 1  # of an item to predict from: 2 for a pair of texts
     roles: tuple[Role, ...] = (TEXT,)  # the columns of its examples in a table
     table_formats: frozenset[str] = frozenset(SUFFIXES.values())  # other files are read as lines
     field: str | None = None  # of a JSON record, in which the command line finds the text
@@ -173,10 +173,10 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
     def evaluate(self, data: Any = None) -> Metrics:
         """Metrics over examples: files ("test.en,test.de"), or data in memory; default: the run's test split."""
-        return self.evaluate_with_outputs(evaluation_sides(data))[0]
+        return self.evaluate_with_outputs(evaluation_files(data))[0]
 
     @abstractmethod
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         """The metrics of `evaluate`, the outputs (None if there are none to compare) and the references."""
 
     def paired_test(
@@ -242,7 +242,7 @@ class FileItems(Protocol):
     def open_items(self, name: str) -> Iterable[tuple[str, Any]]:
         """The items in a file, a folder, an archive or a table of paths, each with its name."""
 
-    def output_line(self, name: str, request: Any, result: Any) -> str:
+    def format_line(self, name: str, request: Any, result: Any) -> str:
         """What the command line prints for an item without --json."""
 
 

@@ -8,7 +8,7 @@ from ..config.task_settings import Metric, task_settings
 from ..errors import UserError
 from ..families import family
 from ..families.spec import ModelSpec, Output
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Task:
     """A task fits the families that read its modalities and write its output."""
 
     name: str
-    reads: frozenset[Modality]
+    reads: frozenset[TensorKind]
     writes: Output
     request: type  # what its predictor takes and returns
     result: type
@@ -50,11 +50,11 @@ OUTPUTS: dict[Output, str] = {
     "tags": "tags",
     "embedding": "an embedding",
     "boxes": "boxes",
-    "copied": "another sequence",
-    "spelled": "another sequence",
-    "infilled": "another sequence",
+    "fertility": "another sequence",
+    "ctc": "another sequence",
+    "mask_predict": "another sequence",
 }
-TEXT: frozenset[Modality] = frozenset({"tokens"})
+TEXT: frozenset[TensorKind] = frozenset({"tokens"})
 
 
 def spec_of(name: str) -> ModelSpec:

@@ -7,7 +7,7 @@ from ..config.run import family_of
 from ..errors import UserError
 from ..families.protocols import Family
 from ..families.spec import Output
-from ..parts.inputs import Modality
+from ..parts.inputs import TensorKind
 from .laws import LAWS, laws_of
 from .probes import PROBES
 from .subjects import SUBJECTS, Subject
@@ -19,7 +19,7 @@ class BrokenLaw(UserError):
     """A family does not keep a law."""
 
 
-def outputs_of(family: Family) -> list[tuple[Modality, Output]]:
+def outputs_of(family: Family) -> list[tuple[TensorKind, Output]]:
     """What to test of a family: each modality that it reads with each output that it writes."""
     spec = family.SPEC
     for does, declared, known in (("reads", spec.reads, PROBES), ("writes", spec.writes, SUBJECTS)):
@@ -31,7 +31,7 @@ def outputs_of(family: Family) -> list[tuple[Modality, Output]]:
 
 
 def make_subject(
-    family: Family, modality: Modality, output: Output, settings: Mapping[str, Any] | None = None
+    family: Family, modality: TensorKind, output: Output, settings: Mapping[str, Any] | None = None
 ) -> Subject:
     """A small model of the family, with these settings of its config."""
     return SUBJECTS[output](family, output, PROBES[modality](), settings or {})

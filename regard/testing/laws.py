@@ -10,7 +10,7 @@ from torch import Tensor
 from ..families.spec import Output
 from ..look import record_attention
 from ..parts import Attention
-from ..parts.inputs import Inputs, Modality
+from ..parts.inputs import Inputs, TensorKind
 from ..parts.losses import smoothed_cross_entropy
 from ..training.checkpoint import load_model, save_model
 from .probes import PROBES
@@ -186,7 +186,7 @@ LAWS = {law.__name__: law for law in ALL_LAWS}
 WRITER_LAWS = {"causality", "growing_cache", "fixed_cache"}  # of models that generate token by token
 
 
-def laws_of(modality: Modality, output: Output) -> dict[str, Law]:
+def laws_of(modality: TensorKind, output: Output) -> dict[str, Law]:
     """The laws that apply to models of this modality and output, cheap ones first."""
     absent = set() if issubclass(SUBJECTS[output], Writer) else set(WRITER_LAWS)
     if not (PROBES[modality].packs and SUBJECTS[output].packs):

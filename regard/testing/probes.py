@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..config.data.tokenizer import TokenizerConfig
-from ..parts.inputs import Inputs, Modality
+from ..parts.inputs import Inputs, TensorKind
 from ..processors.base import Array, Processor
 from ..processors.image.processor import ImageProcessor
 from ..processors.sound.log_mel import AudioProcessor
@@ -21,7 +21,7 @@ from ..processors.text.tokenizers import train_tokenizer
 class Probe:
     """Makes examples of some length and batches of them. `vocab` is the vocabulary of what the model writes."""
 
-    modality: ClassVar[Modality]
+    modality: ClassVar[TensorKind]
     packs: ClassVar[bool] = False  # one row may hold several examples
     processor: Processor
 
@@ -114,4 +114,4 @@ class PixelProbe(Probe):
         return self.rng.integers(0, 256, (16, 16 + 4 * length, 3), np.uint8)
 
 
-PROBES: dict[Modality, type[Probe]] = {"tokens": TokenProbe, "frames": FrameProbe, "pixels": PixelProbe}
+PROBES: dict[TensorKind, type[Probe]] = {"tokens": TokenProbe, "frames": FrameProbe, "pixels": PixelProbe}

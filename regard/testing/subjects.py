@@ -283,9 +283,9 @@ SUBJECTS: dict[Output, type[Subject]] = {
     "label": LabelOutput,
     "embedding": EmbeddingOutput,
     "boxes": BoxOutput,
-    "copied": ParallelTokens,
-    "spelled": ParallelTokens,
-    "infilled": ParallelTokens,
+    "fertility": ParallelTokens,
+    "ctc": ParallelTokens,
+    "mask_predict": ParallelTokens,
 }
 
 

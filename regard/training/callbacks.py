@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Moment: TypeAlias = Literal["step", "valid", "end"]
 
 
-class OwnCodeError(UserError):
+class CustomCodeError(UserError):
     """Code of the user failed: a callback, a loss or a metric. The loop saves a checkpoint before it ends."""
 
 
@@ -89,7 +89,7 @@ class CallbackRunner:
             if context.stopped and not self.stopped_by:
                 self.stopped_by = name_of(callback)
         if not 0 <= context.rate_scale < float("inf"):
-            raise OwnCodeError(f"a callback set rate_scale={context.rate_scale}; expected a number of 0 or more")
+            raise CustomCodeError(f"a callback set rate_scale={context.rate_scale}; expected a number of 0 or more")
         state.rate_scale, self.stopped_by = self.ranks.share((context.rate_scale, self.stopped_by))
         trainer.model.train()  # a callback may have evaluated the model
 
@@ -102,7 +102,7 @@ class CallbackRunner:
             failure = error
         if self.ranks.total([failure is not None])[0]:
             reason = describe(failure) if failure else "in another process"
-            raise OwnCodeError(
+            raise CustomCodeError(
                 f"the callback {name_of(callback)} failed after step {context.step} ({reason}); everything is saved in "
                 f"{context.folder}: correct it and resume"
             ) from failure

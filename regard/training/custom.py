@@ -11,19 +11,19 @@ from ..config.registry import describe
 from ..config.train import Train
 from ..data.batch import Batch
 from ..errors import UserError
-from .callbacks import OwnCodeError, name_of
+from .callbacks import CustomCodeError, name_of
 from .objective import LossSum, Objective
 
 LossFunction: TypeAlias = Callable[[Any, Batch], Tensor | LossSum]
 MetricFunction: TypeAlias = Callable[..., float]
 
 
-class FailedMetric(OwnCodeError):
+class FailedMetric(CustomCodeError):
     """A metric of the user failed. Only the first of several processes evaluates, so only that one knows it."""
 
 
 @dataclass(frozen=True)
-class OwnMetric:
+class CustomMetric:
     """A metric of a user with its direction, by which train.metric chooses the best weights."""
 
     function: MetricFunction
@@ -37,10 +37,10 @@ class OwnMetric:
             raise FailedMetric(f"the metric {name} failed ({describe(error)}); correct it and resume") from error
 
 
-Metrics: TypeAlias = Mapping[str, MetricFunction | OwnMetric]
+Metrics: TypeAlias = Mapping[str, MetricFunction | CustomMetric]
 
 
-def as_metrics(metrics: Metrics | None) -> dict[str, OwnMetric]:
+def as_metrics(metrics: Metrics | None) -> dict[str, CustomMetric]:
     """Metrics by name; a plain function is better the higher it is."""
     found = {}
     for name, each in (metrics or {}).items():
@@ -48,17 +48,17 @@ def as_metrics(metrics: Metrics | None) -> dict[str, OwnMetric]:
             raise UserError(f"the metric name {name!r} is not a name; expected one such as error_rate")
         if not callable(each):
             raise UserError(f"the metric {name} is a {type(each).__name__}; expected a function that returns a number")
-        found[name] = each if isinstance(each, OwnMetric) else OwnMetric(each)
+        found[name] = each if isinstance(each, CustomMetric) else CustomMetric(each)
     return found
 
 
-def own_settings(loss: LossFunction | None, metrics: Mapping[str, OwnMetric]) -> dict[str, Any]:
+def own_settings(loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> dict[str, Any]:
     """The settings that tell which functions a run was trained with, by dotted key."""
     names = tuple(name if each.higher_is_better else f"-{name}" for name, each in metrics.items())
     return ({"train.own_loss": name_of(loss)} if loss else {}) | ({"train.own_metrics": names} if names else {})
 
 
-def check_own(train: Train, loss: LossFunction | None, metrics: Mapping[str, OwnMetric]) -> None:
+def check_custom(train: Train, loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> None:
     """Refuse a run whose functions are not given, as when the command line resumes it."""
     given = own_settings(loss, metrics)
     for key, argument in (("own_loss", "loss"), ("own_metrics", "metrics")):
@@ -82,7 +82,7 @@ class FunctionObjective(Objective):
         try:
             loss = self.function(self.model, batch)
         except Exception as error:
-            raise OwnCodeError(f"the loss {name} failed ({describe(error)}); correct it and resume") from error
+            raise CustomCodeError(f"the loss {name} failed ({describe(error)}); correct it and resume") from error
         return as_loss(loss, 1, f"the loss {name}")
 
 
@@ -92,12 +92,12 @@ def as_loss(loss: object, count: int, what: str) -> LossSum:
         return loss
     if not isinstance(loss, Tensor) or loss.dim():
         shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise OwnCodeError(f"{what} returns {shape}; expected one number as a tensor, or a LossSum")
+        raise CustomCodeError(f"{what} returns {shape}; expected one number as a tensor, or a LossSum")
     return LossSum(loss * count if count != 1 else loss)
 
 
 def measure_examples(
-    metrics: Mapping[str, OwnMetric], predict: Callable[[Sequence[Any]], Any], examples: Sequence[Any]
+    metrics: Mapping[str, CustomMetric], predict: Callable[[Sequence[Any]], Any], examples: Sequence[Any]
 ) -> dict[str, float]:
     """Metrics of references and predictions, in the order of scikit-learn."""
     if not metrics:

@@ -27,8 +27,8 @@ from ..device import resolve_device
 from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name
 from . import checkpoint
-from .callbacks import Callback, OwnCodeError, name_of
-from .custom import Metrics, OwnMetric, as_loss, as_metrics, own_settings
+from .callbacks import Callback, CustomCodeError, name_of
+from .custom import CustomMetric, Metrics, as_loss, as_metrics, own_settings
 from .lock import RunLock
 from .loop import fit as run_loop
 from .objective import LossSum, Objective
@@ -233,7 +233,7 @@ class DataSource:
             try:
                 content, size = self.collate(entries), len(entries)
             except Exception as error:
-                raise OwnCodeError(
+                raise CustomCodeError(
                     f"the function {name_of(self.collate)} failed on {self.name} ({describe(error)}); correct it"
                 ) from error
         return ModuleBatch({}, size, number, counted=counted, content=content)
@@ -269,7 +269,7 @@ class ModuleJob:
         module: nn.Module,
         train: DataSource,
         valid: DataSource | None,
-        metrics: Mapping[str, OwnMetric],
+        metrics: Mapping[str, CustomMetric],
     ) -> None:
         if not isinstance(module, nn.Module):
             raise UserError(f"objective is a {type(module).__name__}; expected an nn.Module whose forward gives a loss")
@@ -329,5 +329,5 @@ class ModuleJob:
         return {"loss": total / max(examples, 1)} | {name: measure(name, each) for name, each in self.metrics.items()}
 
 
-def _measure(name: str, metric: OwnMetric, module: nn.Module) -> float:
+def _measure(name: str, metric: CustomMetric, module: nn.Module) -> float:
     return metric(name, module)

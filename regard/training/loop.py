@@ -19,7 +19,7 @@ from ..device import resolve_device
 from ..errors import UserError
 from ..progress import shown_progress
 from . import average, checkpoint, optim
-from .callbacks import Callback, CallbackRunner, Moment, OwnCodeError
+from .callbacks import Callback, CallbackRunner, CustomCodeError, Moment
 from .checkpoint import TrainingState
 from .compiled import compute_gradients
 from .custom import FailedMetric, nonfinite_metrics
@@ -145,7 +145,7 @@ class Trainer:
         self.model.train()
         try:
             return finish(self, self.train(stop))
-        except OwnCodeError as error:
+        except CustomCodeError as error:
             if self.ranks.world == 1 or not isinstance(error, FailedMetric):  # else only this process has failed
                 self.save()
             raise

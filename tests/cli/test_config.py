@@ -459,9 +459,9 @@ def test_sides():
     assert Data(train='["a.en", ["b.de", "c.de"]]').train == (("a.en",), ("b.de", "c.de"))  # type: ignore[arg-type]
     assert Data(train="[ab].en,[ab].de").train == (("[ab].en",), ("[ab].de",))  # type: ignore[arg-type]
     assert Data(train="").train == ()  # type: ignore[arg-type]
-    assert config.parse_sides("a,b") == (("a",), ("b",))
+    assert config.parse_data_files("a,b") == (("a",), ("b",))
     with pytest.raises(UserError, match="nothing on one side"):
-        config.parse_sides("a,")
+        config.parse_data_files("a,")
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\\[")).filter(bool), min_size=1))

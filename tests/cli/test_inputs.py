@@ -17,7 +17,7 @@ import pytest
 
 import regard
 from regard.cli import main
-from regard.cli.inputs import Entry, Source, chunks
+from regard.cli.inputs import Entry, InputFile, chunks
 from regard.cli.lines import PipeLines
 
 TINY = ("model.size=tiny", "train.steps=3", "train.warmup=1", "tokenizer.kind=char", "train.tokens=64",
@@ -403,7 +403,7 @@ def read_pipe(write: Callable[[int], None]) -> list[list[bytes]]:
     os.close(writing)
     with open(reading, "rb") as file:
         lines = PipeLines(file)
-        found = [[entry.item for entry in chunk] for chunk in chunks([Source(map(Entry, lines), lines.ready)])]
+        found = [[entry.item for entry in chunk] for chunk in chunks([InputFile(map(Entry, lines), lines.ready)])]
     os.wait()
     return found
 

@@ -32,7 +32,7 @@ from regard.processors.image.processor import open_image
 from regard.processors.sound.log_mel import read_sound, resample
 from regard.processors.text.external import sentencepiece_processor
 from regard.runs.tuned import base_folder
-from regard.synthetic.matching import MatchingExamples
+from regard.synthetic.matching import MatchingSource
 from regard.tasks.generate.base import TextGeneration
 from regard.tasks.predictor import Predictor
 from regard.tasks.translate.task import TranslatePredictor
@@ -157,7 +157,7 @@ def test_some_runs_cannot_be_compared():
 
 def test_marks_need_room():
     with pytest.raises(UserError, match="data.max_tokens=4 leaves 2 words for the marks; use at least"):
-        MatchingExamples("train", 2, 10, seed=1)
+        MatchingSource("train", 2, 10, seed=1)
 
 
 def test_there_are_laws_for_some_outputs_only():

@@ -24,7 +24,7 @@ FEW = [
 
 
 def write_files() -> None:
-    sound, _ = morse.MorseExamples("test", 1)[0]
+    sound, _ = morse.MorseSource("test", 1)[0]
     for folder, name in (("pictures", "dog.png"), (".", "picture.png")):
         Path(folder).mkdir(exist_ok=True)
         Image.new("RGB", (40, 30), "red").save(Path(folder) / name)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from regard.config.data.images import ImageData
 from regard.data.files.trees import FolderTree
-from regard.data.sources.data_files import as_sides
+from regard.data.sources.data_files import as_data_files
 from regard.data.sources.images import labeled_images, open_images
 from regard.errors import UserError
 from regard.processors.image import read as read_image
@@ -367,12 +367,12 @@ def containers(tmp_path: Path) -> dict[str, Any]:
 def test_images_in_any_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, data in containers(tmp_path).items():
-        sides = as_sides(data, "data.train")
+        sides = as_data_files(data, "data.train")
         examples = labeled_images(sides, ImageData())
         assert labels(examples) == ["cat", "dog", "cat", "dog"], name
         assert [pixels(image)[0, 0, 0] for image, _ in examples] == [0, 10, 20, 30], name
         again = labeled_images(sides, ImageData())
-        other = labeled_images(as_sides(data[1:], "data.train") if isinstance(data, list) else sides, ImageData())
+        other = labeled_images(as_data_files(data[1:], "data.train") if isinstance(data, list) else sides, ImageData())
         assert examples.fingerprint() == again.fingerprint(), name
         assert not isinstance(data, list) or other.fingerprint() != again.fingerprint(), name
 
@@ -384,7 +384,7 @@ def test_mistakes_in_memory_name_the_record() -> None:
         (b"", "record 2: the bytes cannot be read as an image: it is empty"),
         (3.5, "record 2: no path or image under 'path' but 3.5"),
     ):
-        data = as_sides([(ARRAYS[0], "a"), (second, "b")], "data.train")
+        data = as_data_files([(ARRAYS[0], "a"), (second, "b")], "data.train")
         with pytest.raises(UserError, match=words):
             labeled_images(data, ImageData())
         kept = labeled_images(data, ImageData(invalid="skip"))

@@ -16,7 +16,7 @@ from regard.config.data.images import DetectData
 from regard.config.train import Train
 from regard.data.datasets.boxes import BoxDataset
 from regard.data.sources.boxes import box_source, boxed_images, label_counts, load_image
-from regard.data.sources.data_files import as_sides
+from regard.data.sources.data_files import as_data_files
 from regard.data.sources.holdout import hold_out
 from regard.errors import UserError
 from regard.processors.boxes import Boxes, BoxProcessor
@@ -150,7 +150,7 @@ def test_voc_folders(beside: bool, tmp_path: Path) -> None:
 def test_boxes_in_memory() -> None:
     image = np.zeros((20, 30, 3), np.uint8)
     rows = [(image, [[1, 2, 3, 4]], ["a"]), (Image.new("RGB", (9, 9)), [], []), (image, np.ones((2, 4)), ("b", "b"))]
-    examples = boxed_images(as_sides(rows, "data.train"), DATA)
+    examples = boxed_images(as_data_files(rows, "data.train"), DATA)
     assert [len(each.boxes) for _, each in examples] == [1, 0, 0] and examples[0][1].height == 20
     assert examples.labels.counts == {"a": 1} and examples.counts["no area"] == 2
     assert label_counts(examples) == {"a": 1} and len(examples.fingerprint()) == 32
@@ -244,7 +244,9 @@ def test_bad_places(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a complete .gz archive"):
         boxed_images(((images,), (f"{annotations}.gz",)), DATA)
     with pytest.raises(UserError, match="example 2 is no image with boxes and labels"):
-        boxed_images(as_sides([(np.zeros((9, 9)), [], []), (np.zeros((9, 9)), [[1, 2]], ["a"])], "data.train"), DATA)
+        boxed_images(
+            as_data_files([(np.zeros((9, 9)), [], []), (np.zeros((9, 9)), [[1, 2]], ["a"])], "data.train"), DATA
+        )
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ from regard.config.data.texts import PairData
 from regard.config.data.tokenizer import TokenizerConfig
 from regard.data import dataset
 from regard.data.batch import Batch
-from regard.data.dataset import TaskDataset
+from regard.data.dataset import Dataset
 from regard.data.datasets.collate import collate_pairs, pack, pad_rows
 from regard.data.datasets.pairs import PairDataset
-from regard.data.examples import InMemoryExamples
 from regard.data.files import lines as text_lines
 from regard.data.files.lines import TextLines
 from regard.data.loading.loader import Loader
 from regard.data.loading.sampler import BudgetSampler, group_by_budget, sorted_batches, split_evenly
+from regard.data.source import InMemorySource
 from regard.data.sources.pairs import open_pairs, split_references
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
@@ -605,10 +605,10 @@ def test_half_a_surrogate_pair_is_an_error():
 BYTE = TRAINED["byte"]
 
 
-def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
+def some(count: int, longest: int = 30, seed: int = 0) -> InMemorySource:
     rng = np.random.default_rng(seed)
     words = [("a" * int(x), "b" * int(y)) for x, y in rng.integers(1, longest, (count, 2))]
-    return InMemoryExamples("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
+    return InMemorySource("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
 
 
 def make_loader(examples, seed: int = 1, **changes) -> Loader:
@@ -793,7 +793,7 @@ def test_only_long_examples_is_an_error():
         make_loader(some(0))
 
 
-class Frames(TaskDataset):
+class Frames(Dataset):
     """Frames of sound or pixels: arrays of floats with two dimensions."""
 
     def encode(self, indices):
@@ -808,7 +808,7 @@ class Frames(TaskDataset):
 
 def test_arrays_keep_their_types():
     values = [np.random.default_rng(i).random((2 + i % 3, 4), np.float32) for i in range(20)]
-    examples = InMemoryExamples("frames", [(each,) for each in values])
+    examples = InMemorySource("frames", [(each,) for each in values])
     made = Loader.of(Frames(examples, PairData(), config.Train(tokens=9)))
     for _ in range(2):  # encoded, and then from the cache
         seen = {}
@@ -821,7 +821,7 @@ def test_arrays_keep_their_types():
 
 
 def test_example_over_the_budget_is_a_step():
-    made = list(make_loader(InMemoryExamples("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
+    made = list(make_loader(InMemorySource("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
     assert sorted(step.tokens for step in made) == [2, 61]
 
 

@@ -8,7 +8,7 @@ import pytest
 import regard
 from regard.data.files.in_memory import IN_MEMORY
 from regard.data.files.open import matching_files, missing_file
-from regard.data.sources.data_files import as_sides, evaluation_sides
+from regard.data.sources.data_files import as_data_files, evaluation_files
 from regard.data.sources.holdout import hold_out
 from regard.data.tables.arrow import read_arrow_file, spool
 from regard.errors import UserError
@@ -23,12 +23,12 @@ TINY = {"model.size": "tiny", "train.steps": 1, "train.warmup": 1, "tokenizer.ki
 @pytest.mark.parametrize("data", [3, b"bytes", {"a", "b"}, object()])
 def test_data_of_another_type(data):
     with pytest.raises(UserError, match=f"data.train is an? {type(data).__name__}; "):
-        as_sides(data, "data.train")
+        as_data_files(data, "data.train")
 
 
 def test_empty_data():
     with pytest.raises(UserError, match="the data are empty; give at least one example"):
-        evaluation_sides("")
+        evaluation_files("")
     with pytest.raises(UserError, match="data.train is an iterable without records; give at least one"):
         spool(iter([]), "data.train")
 

@@ -8,8 +8,8 @@ from regard.config.data.base import Data
 from regard.config.train import Train
 from regard.data.datasets import fields as field_dataset
 from regard.data.datasets.fields import FieldDataset
-from regard.data.examples import InMemoryExamples
 from regard.data.loading.loader import Loader
+from regard.data.source import InMemorySource
 from regard.processors.fields import Fields
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
@@ -25,7 +25,7 @@ def images(workers: int = 0, seed: int = 1, augmented: bool = True, **train: obj
         }
     )
     data, settings = Data(workers=workers), Train(seed=seed, **{"batch": 4, **train})
-    return FieldDataset(InMemoryExamples("images", examples), fields, data, settings, augmented)
+    return FieldDataset(InMemorySource("images", examples), fields, data, settings, augmented)
 
 
 def epoch(dataset: FieldDataset, number: int, index: int = 0) -> list[tuple[int, torch.Tensor, torch.Tensor, tuple]]:

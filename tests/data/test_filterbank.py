@@ -14,7 +14,7 @@ from regard.processors.saved import load_processor
 from regard.processors.sound.filterbank import FilterbankProcessor, with_statistics
 from regard.processors.sound.frames import add_noise, warp_frequencies
 from regard.processors.sound.log_mel import AudioProcessor
-from regard.processors.sound.read import Sound
+from regard.processors.sound.read import Samples
 
 RATE = 16000
 
@@ -132,7 +132,7 @@ def test_streamed_frames_equal_the_whole():
 
 
 def test_statistics():
-    sounds = [noise(1, 0.1, 1), tone(700), noise(0.3, 0.01, 2), Sound(noise(0.5, 0.1, 3), 8000)]
+    sounds = [noise(1, 0.1, 1), tone(700), noise(0.3, 0.01, 2), Samples(noise(0.5, 0.1, 3), 8000)]
     plain = FilterbankProcessor(bins=30, noise=0.5)
     processor = with_statistics(plain, iter(sounds))
     frames = np.concatenate([plain.encode(sound) for sound in sounds]).astype(np.float64)

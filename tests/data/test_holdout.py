@@ -9,7 +9,7 @@ from helpers.reads import TINY, labeled_examples
 
 import regard
 from regard.config.run import Run
-from regard.data.examples import Examples, InMemoryExamples
+from regard.data.source import InMemorySource, Source
 from regard.data.sources.documents import open_documents
 from regard.data.sources.holdout import hold_out
 from regard.data.sources.mixture import Mixture
@@ -70,7 +70,7 @@ def test_running_text_holds_out_its_end() -> None:
 
 
 def test_facts_name_the_share() -> None:
-    examples = InMemoryExamples("data", [(str(i),) for i in range(10)])
+    examples = InMemorySource("data", [(str(i),) for i in range(10)])
     train, valid = (hold_out(examples, 0.25, split) for split in ("train", "valid"))
     assert (train.name, valid.name) == ("all but a random 25 % of data", "a random 25 % of data")
     assert train.counts["examples"] == len(train) == 8 and len(valid) == 2
@@ -83,8 +83,8 @@ def test_facts_name_the_share() -> None:
 
 
 def test_every_task_of_a_mixture_gives_its_share() -> None:
-    def task(name: str, count: int) -> Examples:
-        return InMemoryExamples(name, [(f"{name} {i}", "y") for i in range(count)])
+    def task(name: str, count: int) -> Source:
+        return InMemorySource(name, [(f"{name} {i}", "y") for i in range(count)])
 
     mixture = Mixture([("a: ", task("a", 100)), ("b: ", task("b", 10))], (1, 3))
     train, valid = (hold_out(mixture, 0.1, split) for split in ("train", "valid"))
@@ -111,7 +111,7 @@ def test_neighbors_stay_neighbors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "share"), [(1, 0.1), (1, 0.9), (3, 0.9)])
 def test_nothing_left_to_train_on(count: int, share: float) -> None:
-    examples = InMemoryExamples("data", [(str(i),) for i in range(count)])
+    examples = InMemorySource("data", [(str(i),) for i in range(count)])
     words = rf"data.holdout={share:g} of {count} examples \(data\) leaves none to train on; lower it"
     with pytest.raises(UserError, match=words):
         hold_out(examples, share, "train")

@@ -18,8 +18,8 @@ from regard.config.data.images import ImageData
 from regard.config.train import Train
 from regard.data.datasets.mixed_images import MixedImages, mix
 from regard.data.loading.loader import Loader
-from regard.data.rng import Draws
-from regard.data.sources.data_files import as_sides
+from regard.data.rng import ExampleRng
+from regard.data.sources.data_files import as_data_files
 from regard.data.sources.images import InMemoryImages, labeled_images, read_idx
 from regard.errors import UserError
 from regard.parts.media.patches import PatchEmbedding
@@ -141,10 +141,10 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def test_images_in_memory(tmp_path: Path) -> None:
     rows = [(np.full((4, 4), 9, np.uint8), "x"), (Image.new("RGB", (4, 4)), "y")]
-    examples = labeled_images(as_sides(rows, "data.train"), ImageData())
+    examples = labeled_images(as_data_files(rows, "data.train"), ImageData())
     assert colors(examples) == [(9, "x"), (0, "y")] and len(examples.fingerprint()) == 32
     with pytest.raises(UserError, match="1 columns, expected at least 2"):
-        labeled_images(as_sides([("a",)], "data.train"), ImageData())
+        labeled_images(as_data_files([("a",)], "data.train"), ImageData())
 
 
 # --- augmentation ----------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_bytes_are_normalized_on_the_device_to_the_same_bits(size: int) -> None:
     examples = [(np.asarray(noise(9 + number)), "ab"[number % 2]) for number in range(6)]
     dataset = mixed(examples, image=image)
     batch = dataset.batch(np.arange(6), 3)["image"]
-    rngs = Draws.of(1, 3, np.arange(6)).generators()
+    rngs = ExampleRng.of(1, 3, np.arange(6)).generators()
     wanted = image.collate([image.encode(raw, rng) for (raw, _), rng in zip(examples, rngs, strict=True)])
     assert (batch.values.dtype == torch.uint8) == (size == 8) == (batch.scaling is not None)
     moved = batch.to("cpu")

@@ -18,11 +18,11 @@ from regard.config.train import Train
 from regard.data.datasets.masking import MaskedDataset, Masker
 from regard.data.datasets.pairs import PairDataset
 from regard.data.datasets.spans import SpanCorruptor, SpanDataset
-from regard.data.examples import InMemoryExamples
 from regard.data.loading import workers
 from regard.data.loading.loader import Loader
 from regard.data.loading.sampler import Step
-from regard.data.rng import Draws
+from regard.data.rng import ExampleRng
+from regard.data.source import InMemorySource
 from regard.data.sources.pairs import open_pairs
 from regard.errors import UserError
 from regard.processors.text.tokenizers import MASK, sentinel, train_tokenizer
@@ -34,12 +34,12 @@ TEXTS = [" ".join(f"{i * k % 97}" for k in range(1 + i % 13)) for i in range(700
 
 
 def pairs(train: Train | None = None, **data) -> PairDataset:
-    examples = InMemoryExamples("made", [(text, text[::-1]) for text in TEXTS])
+    examples = InMemorySource("made", [(text, text[::-1]) for text in TEXTS])
     return PairDataset(examples, BYTE, BYTE, PairData(**data), train or Train(tokens=200, accumulate=3))
 
 
-def lines() -> InMemoryExamples:
-    return InMemoryExamples("made", [(text,) for text in TEXTS])
+def lines() -> InMemorySource:
+    return InMemorySource("made", [(text,) for text in TEXTS])
 
 
 def masked(next_sentence: bool = True, **data) -> MaskedDataset:
@@ -123,7 +123,7 @@ def test_augmentation_depends_on_the_example_alone(make):
 
 
 def draws(dataset, epoch, chosen):
-    return Draws.of(dataset.train.seed, epoch, chosen)
+    return ExampleRng.of(dataset.train.seed, epoch, chosen)
 
 
 def test_span_costs_are_exact():

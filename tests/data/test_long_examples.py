@@ -15,9 +15,9 @@ from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.masking import MaskedDataset, Masker
 from regard.data.datasets.rows import LabelSet, TaggedDataset
-from regard.data.examples import InMemoryExamples
 from regard.data.loading import sampler
 from regard.data.loading.loader import LoadedStep, Loader
+from regard.data.source import InMemorySource
 from regard.processors.text.tokenizers import MASK, train_tokenizer
 from regard.training import checkpoint, progress
 
@@ -31,7 +31,7 @@ def loader(lengths: list[int], workers: int = 0, **train: Any) -> Loader:
     sentences = [(("a",) * length, ("x", "y") * (length // 2) + ("x",) * (length % 2)) for length in lengths]
     data, settings = TagData(max_tokens=12, overlap=4, workers=workers), Train(**{"tokens": 60} | train)
     labels = LabelSet({"x": 1, "y": 1})
-    return Loader.of(TaggedDataset(InMemoryExamples("made", sentences), BYTES, labels, data, settings, None))
+    return Loader.of(TaggedDataset(InMemorySource("made", sentences), BYTES, labels, data, settings, None))
 
 
 def padded(step: LoadedStep) -> list[int]:
@@ -99,7 +99,7 @@ def pairs_of_lines(lines: int, **train: Any) -> Loader:
     """A few lines are much longer than the rest; a pair has the next line or a random one."""
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [], control=[MASK])
     lengths = np.clip(np.random.default_rng(0).lognormal(2.5, 0.9, lines).astype(int), 1, 150)
-    examples = InMemoryExamples("made", [("a" * length,) for length in lengths.tolist()])
+    examples = InMemorySource("made", [("a" * length,) for length in lengths.tolist()])
     data, settings = MaskData(next_sentence=True, max_tokens=120), Train(**{"tokens": 900} | train)
     return Loader.of(MaskedDataset(examples, Masker(tokenizer, data), data, settings, None))
 

@@ -12,7 +12,7 @@ import regard
 from benchmarks import matching as bench
 from regard.config.run import resolve
 from regard.errors import UserError
-from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, MatchingExamples, make_matching
+from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, MatchingSource, make_matching
 from regard.tasks.classify import task as classify
 
 
@@ -35,7 +35,7 @@ def test_a_text_has_two_marks_at_its_ends(words: int) -> None:
 def test_word_counts_do_not_predict_the_label() -> None:
     """Logistic regression on word counts is at chance; on pairs of marks it is right."""
 
-    def counted(some: MatchingExamples) -> tuple[torch.Tensor, torch.Tensor]:
+    def counted(some: MatchingSource) -> tuple[torch.Tensor, torch.Tensor]:
         rows = np.stack([np.bincount(some.row(i), minlength=len(WORDS)) for i in range(len(some))])
         return torch.from_numpy(rows).float() / 8, torch.arange(len(some)) % 2
 
@@ -48,7 +48,7 @@ def test_word_counts_do_not_predict_the_label() -> None:
             optimizer.step()
         return float((model(new).argmax(1) == right).float().mean())
 
-    (x, y), (new, right) = (counted(MatchingExamples(part, 126, 4000, 1)) for part in ("train", "test"))
+    (x, y), (new, right) = (counted(MatchingSource(part, 126, 4000, 1)) for part in ("train", "test"))
     assert abs(accuracy(x, y, new, right) - 0.5) < 0.05
     pairs = lambda some: (some[:, :KINDS, None] * some[:, None, KINDS : 2 * KINDS]).flatten(1)  # noqa: E731
     assert accuracy(pairs(x), y, pairs(new), right) > 0.99
@@ -65,7 +65,7 @@ def test_splits_and_seeds() -> None:
     prints = {each.fingerprint() for each in (*one.values(), other["train"], make_matching(126, 31, 1)["train"])}
     assert len(prints) == 5 and len(one["test"]) == 1000
     assert one["train"].location(4) == "embedded train marks, example 5"
-    assert set(" ".join(MatchingExamples("train", 126, 20000, 1).texts(0)).split(" ")) == set(WORDS)
+    assert set(" ".join(MatchingSource("train", 126, 20000, 1).texts(0)).split(" ")) == set(WORDS)
     with pytest.raises(UserError, match="data.max_tokens=33 leaves 31 words for the marks; use at least 34"):
         make_matching(31, 30, seed=1)
 
@@ -89,7 +89,7 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
     )
     system = regard.load(tmp_path / "run")
     assert kind != "blocks" or system.model.encoder.layers[0].attention.kernel.dense_limit < 96
-    texts = [text for text, _ in MatchingExamples("test", 94, 6, 1)]
+    texts = [text for text, _ in MatchingSource("test", 94, 6, 1)]
     together, alone = system.predict(texts, details=True), [system.predict(text, details=True) for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.errors import UserError
-from regard.synthetic.morse import CODES, RATE, MorseExamples, MorseSettings, encode_morse, make_morse
+from regard.synthetic.morse import CODES, RATE, MorseSettings, MorseSource, encode_morse, make_morse
 
 QUIET = MorseSettings(snr=float("inf"))
 
@@ -87,7 +87,7 @@ def test_noise_pitch_and_soft_edges() -> None:
 def test_examples_are_a_pure_function_of_split_and_number() -> None:
     splits = make_morse(50)
     assert [len(splits[name]) for name in ("train", "valid", "test")] == [50, 300, 300]
-    train = MorseExamples("train", 50)
+    train = MorseSource("train", 50)
     for index in (0, 7, 49):
         sound, text = train[index]
         again, _ = make_morse(80)["train"][index]
@@ -102,10 +102,10 @@ def test_examples_are_a_pure_function_of_split_and_number() -> None:
 
 
 def test_texts_have_every_character_and_no_recording_is_long() -> None:
-    examples = MorseExamples("train", 1200)
+    examples = MorseSource("train", 1200)
     assert {*"".join(examples.text(index, 1) for index in range(1200))} == {*CODES, " "}
     for split, least, most in (("train", 1, 5), ("valid", 3, 12)):
-        examples = MorseExamples(split, 400)
+        examples = MorseSource(split, 400)
         seconds = [examples.seconds(index) for index in range(400)]
         assert max(seconds) < 30 and least < np.mean(seconds) < most and min(seconds) > 0.3, split
 

@@ -19,7 +19,7 @@ from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.sound.filterbank import FilterbankProcessor
-from regard.processors.sound.read import Sound
+from regard.processors.sound.read import Samples
 from regard.processors.text.tokenizers import train_tokenizer
 from regard.tasks.multitask.tags import TaggedTargets, TaskTags
 
@@ -35,7 +35,7 @@ def records(texts=12, images=8, sounds=6):
     ]
     found += [{"image": RNG.integers(0, 256, (16, 16, 3), np.uint8), "target": "red"} for _ in range(images)]
     lengths = RNG.integers(2000, 6000, sounds)
-    sound = [Sound(RNG.normal(0, 0.1, length).astype(np.float32), 8000) for length in lengths]
+    sound = [Samples(RNG.normal(0, 0.1, length).astype(np.float32), 8000) for length in lengths]
     return found + [{"audio": each, "target": "one two"} for each in sound]
 
 
@@ -123,7 +123,7 @@ def test_bad_records_and_files_are_refused(tmp_path):
         open_manifests([[InMemory({"text": ["a"], "target": ["b"]})]], DATA)
     with pytest.raises(ValueError, match="nothing"):
         parse_line({})
-    long = [{"audio": Sound(np.ones(800, np.float32), 8000), "target": "a"}] * 2
+    long = [{"audio": Samples(np.ones(800, np.float32), 8000), "target": "a"}] * 2
     short = ManifestRecords(
         "records", [*long, {"text": "a", "target": "b"}], DATA.model_copy(update={"max_seconds": 0.01})
     )

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regard.config.data.texts import LabelData, MaskData, PairData
-from regard.data.examples import Examples
+from regard.data.source import Source
 from regard.data.sources.labeled import labeled_texts
 from regard.data.sources.lines import line_examples
 from regard.data.sources.pairs import open_pairs
@@ -474,7 +474,7 @@ def odd_files(draw: st.DrawFn) -> Odd:
 # --- the law ---------------------------------------------------------------------------------------------------------
 
 
-def open_examples(path: Path, odd: Odd) -> Examples:
+def open_examples(path: Path, odd: Odd) -> Source:
     asked = {"columns": odd.columns, "header": odd.header, "invalid": "skip" if odd.skip else "refuse"}
     sides = ((str(path),),)
     if odd.task == "classify":

@@ -23,7 +23,7 @@ from regard.processors.image.processor import ImageProcessor, random_region
 from regard.processors.image.read import open_image
 from regard.processors.labels import LabelProcessor, LabelSet, TagProcessor
 from regard.processors.saved import load_processor, load_processors, processor_class, save_processors
-from regard.processors.sound.log_mel import AudioProcessor, Sound, read_sound
+from regard.processors.sound.log_mel import AudioProcessor, Samples, read_sound
 from regard.processors.text import tokenizers
 from regard.processors.text.external import FolderTokenizer
 from regard.processors.text.processor import TextProcessor
@@ -371,9 +371,9 @@ def test_channels_rates_and_formats(tmp_path):
 
     audio, expected = AudioProcessor(), tone(440)
     stereo = np.stack([expected, np.zeros_like(expected)], 1)
-    assert np.allclose(audio.samples(Sound(stereo, 16000)), expected / 2)
+    assert np.allclose(audio.samples(Samples(stereo, 16000)), expected / 2)
     assert np.allclose(audio.samples(wav(stereo.ravel(), channels=2)), expected / 2, atol=1e-4)
-    slow = audio.samples(Sound(tone(440, rate=44100), 44100))
+    slow = audio.samples(Samples(tone(440, rate=44100), 44100))
     assert len(slow) == 8000 and np.abs(slow[200:-200] - expected[200:-200]).max() < 0.01
     for name in ("a.flac", "a.ogg"):
         soundfile.write(tmp_path / name, expected, 16000)
@@ -434,7 +434,7 @@ def test_frames_become_sound_again():
         (b"no sound", "the bytes cannot be read as sound"),
         (np.zeros(0), "a sound has no samples; expected at least one"),
         (np.array([math.nan]), "a sound has a sample that is no finite number after 0.00 s; expected samples in -1…1"),
-        (Sound(np.zeros(99), 2**31), "a sound has 2147483648 samples per second; expected 1000 to 768000"),
+        (Samples(np.zeros(99), 2**31), "a sound has 2147483648 samples per second; expected 1000 to 768000"),
     ],
 )
 def test_what_is_no_sound(raw, words):

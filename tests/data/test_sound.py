@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.processors.image.read import FileBytes
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.read import (
-    Sound,
+    Samples,
     SoundInfo,
     is_sound,
     read_sound,
@@ -66,7 +66,7 @@ def test_every_source_gives_the_same_samples(tmp_path):
     integers = np.rint(samples * 32767).astype(np.int16)
     sources = [
         tmp_path / "a.wav", str(tmp_path / "a.wav"), whole, FileBytes(whole, "a.zip/a.wav"), samples, samples.astype(np.float64),
-        torch.from_numpy(samples), torch.from_numpy(samples)[None], Sound(samples, RATE), (samples, RATE), (samples.tolist(), np.int64(RATE)),
+        torch.from_numpy(samples), torch.from_numpy(samples)[None], Samples(samples, RATE), (samples, RATE), (samples.tolist(), np.int64(RATE)),
         np.stack([samples, samples]), np.stack([samples, samples], 1), integers, (integers.astype(np.int32) << 16, RATE),
     ]  # fmt: skip
     for raw in sources:

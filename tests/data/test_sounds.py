@@ -14,12 +14,12 @@ import soundfile
 
 from regard.config.data.sound import SoundData
 from regard.data.sources import sounds
-from regard.data.sources.data_files import as_sides
+from regard.data.sources.data_files import as_data_files
 from regard.data.sources.holdout import hold_out
 from regard.data.sources.sounds import open_sounds, transcribed_sounds
 from regard.errors import UserError
 from regard.processors.base import FileBytes
-from regard.processors.sound.read import Sound, read_sound, sound_name
+from regard.processors.sound.read import Samples, read_sound, sound_name
 
 TEXTS = ["hello there", "how are you", "fine"]
 RATE = 8000
@@ -75,7 +75,7 @@ def read(*places: object, **data: Any) -> Any:
 
 
 def read_memory(rows: Any, **data: Any) -> Any:
-    return transcribed_sounds(as_sides(rows, "data.train"), SoundData(**data))
+    return transcribed_sounds(as_data_files(rows, "data.train"), SoundData(**data))
 
 
 def texts(examples: Any) -> list[str]:
@@ -150,7 +150,7 @@ def memory_rows() -> dict[str, Any]:
     dicts = [{"array": wave, "sampling_rate": RATE, "path": None} for wave in WAVES]
     stored = [{"bytes": encoded(number), "path": f"{number}.wav"} for number in range(3)]
     return {
-        "sounds": [(Sound(wave, RATE), text) for wave, text in pairs],
+        "sounds": [(Samples(wave, RATE), text) for wave, text in pairs],
         "pairs of samples and rate": [((wave, RATE), text) for wave, text in pairs],
         "tensors": [((torch.from_numpy(wave), RATE), text) for wave, text in pairs],
         "arrays at data.rate": pairs,

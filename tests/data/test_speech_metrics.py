@@ -1,4 +1,4 @@
-"""Word and character error rates, with jiwer as the judge, and the normalizers of transcripts by hand."""
+"""Word and character error rates, with jiwer as the oracle, and the normalizers of transcripts by hand."""
 
 import random
 import sys

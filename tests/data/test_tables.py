@@ -21,7 +21,7 @@ from helpers.containers import Records
 import regard
 from regard.config.data.texts import LabelData, MaskData, PairData, TagData, TextData
 from regard.data.files import open as open_file
-from regard.data.sources.data_files import evaluation_sides
+from regard.data.sources.data_files import evaluation_files
 from regard.data.sources.documents import open_documents
 from regard.data.sources.labeled import labeled_texts
 from regard.data.sources.lines import line_examples
@@ -35,15 +35,15 @@ from regard.files import cache_folder
 
 
 def labeled(data: Any, **settings: Any) -> list[tuple[str, ...]]:
-    return list(labeled_texts(evaluation_sides(data), LabelData(**settings)))
+    return list(labeled_texts(evaluation_files(data), LabelData(**settings)))
 
 
 def pairs(data: Any, **settings: Any) -> list[tuple[str, ...]]:
-    return list(open_pairs(evaluation_sides(data), PairData(**settings)))
+    return list(open_pairs(evaluation_files(data), PairData(**settings)))
 
 
 def tagged(data: Any, **settings: Any) -> list[tuple[Any, ...]]:
-    return list(tagged_sentences(evaluation_sides(data), TagData(**settings)))
+    return list(tagged_sentences(evaluation_files(data), TagData(**settings)))
 
 
 def refusal(call: Any, *arguments: Any, **settings: Any) -> str:
@@ -134,7 +134,7 @@ def test_further_references_may_be_missing(tmp_path):
 def test_invalid_records_in_memory(record, words):
     records = [{"text": "fine", "label": "a"}, record]
     assert f"list of 2 records in memory, record 2: {words}" in refusal(labeled, records)
-    examples = labeled_texts(evaluation_sides(records), LabelData(invalid="skip"))
+    examples = labeled_texts(evaluation_files(records), LabelData(invalid="skip"))
     assert list(examples) == [("fine", "a")] and examples.counts["invalid"] == 1
 
 
@@ -216,9 +216,9 @@ def test_training_refuses_data_that_are_no_records(tmp_path):
 
 def test_texts_alone_are_records_of_one_column():
     texts = Records(["a text", "", "another"])
-    examples = line_examples(evaluation_sides(texts), MaskData())
+    examples = line_examples(evaluation_files(texts), MaskData())
     assert list(examples) == [("a text",), ("another",)] and examples.counts["empty"] == 1
-    documents = open_documents(TextData(), "train", evaluation_sides(iter(["one", "two"])))
+    documents = open_documents(TextData(), "train", evaluation_files(iter(["one", "two"])))
     assert [part.text for part in documents.parts(None)] == ["one", "two"]
 
 

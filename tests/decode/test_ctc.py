@@ -12,7 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.config.strategies import DecodeStrategy
-from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis, JointCTC, SearchSettings, Suppress, run_search
+from regard.decode import (
+    Beam,
+    Generator,
+    Greedy,
+    Hypothesis,
+    JointCTC,
+    SearchRequest,
+    SearchSettings,
+    Suppress,
+    run_search,
+)
 from regard.families import transformer
 from regard.parts import Encoded, Inputs
 from regard.parts.parallel.ctc import PrefixScorer, best_path, ctc_fits, ctc_loss, force_align
@@ -288,7 +298,7 @@ def test_joint_search_continues_prefixes(weight):
     joint, prefixes = joint_model(weight), [(3,), (), (4, 4), (), (5,)]
     engine = Generator(joint, END, (SUPPRESS,))
     handles = [
-        engine.submit(Generate((START, *prefix), batch([row]), Beam(3**LIMIT, 7, 0.0), LIMIT))
+        engine.submit(SearchRequest((START, *prefix), batch([row]), Beam(3**LIMIT, 7, 0.0), LIMIT))
         for row, prefix in zip(SOURCES, prefixes, strict=True)
     ]
     for handle, row, prefix in zip(handles, SOURCES, prefixes, strict=True):
@@ -301,7 +311,7 @@ def test_joint_search_is_batch_invariant(weight, strategy: DecodeStrategy):
     """A request alone, in a closed batch, and in an open one that it joins later, also with fixed shapes."""
     joint = joint_model(weight)
     prompts = [(START, *[3, 5, 5][: i % 4]) for i in range(10)]
-    requests = [Generate(prompt, batch([SOURCES[i % 5]]), strategy, 3 + i) for i, prompt in enumerate(prompts)]
+    requests = [SearchRequest(prompt, batch([SOURCES[i % 5]]), strategy, 3 + i) for i, prompt in enumerate(prompts)]
     alone = []
     for request in requests:
         engine = Generator(joint, END, (SUPPRESS,))
@@ -326,7 +336,7 @@ def test_the_encoder_runs_once_and_the_decoder_not_at_all():
         joint.model.encoder.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         if unused is not None:
             delattr(joint.model, unused)
-        Generator(joint, END, (SUPPRESS,)).submit(Generate((START,), batch(SOURCES[:1]), Beam(2))).result()
+        Generator(joint, END, (SUPPRESS,)).submit(SearchRequest((START,), batch(SOURCES[:1]), Beam(2))).result()
         assert len(calls) == 1
     with pytest.raises(ValueError, match=r"the weight of CTC is 1\.5; expected 0 to 1"):
         joint_model(1.5)

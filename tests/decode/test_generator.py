@@ -22,7 +22,7 @@ from helpers.generation import (  # fmt: skip
 )
 from torch import nn
 
-from regard.decode import Beam, Generate, Generator, Greedy, Sample, SearchSettings, Suppress, run_search
+from regard.decode import Beam, Generator, Greedy, Sample, SearchRequest, SearchSettings, Suppress, run_search
 from regard.decode.search.constraints import Constraints
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
@@ -37,7 +37,7 @@ def talkative(name: str) -> nn.Module:
     return model
 
 
-def run_open(engine: Generator, requests: list[Generate], dice: random.Random) -> list:
+def run_open(engine: Generator, requests: list[SearchRequest], dice: random.Random) -> list:
     """Submit requests a few at a time while others are under way."""
     handles, waiting = [], list(requests)
     while waiting or not all(handle.done for handle in handles):
@@ -79,7 +79,7 @@ def test_agreeing_requests_share_a_search(strategy):
         banned = tuple(tuple(dice.choices(range(4, 50), k=k)) for k in (1, 1, 2)) + ((*prefix, 9), (*prefix, 20))
         own = replace(strategy, seed=number % 4) if isinstance(strategy, Sample) else strategy
         requests.append(
-            Generate(
+            SearchRequest(
                 (START, *prefix),
                 source(dice.choices(range(4, 50), k=5)),
                 own,
@@ -127,7 +127,8 @@ def test_closed_batches_equal_search(name):
     for text in texts:
         prompt, read = ((START,), source([*text, END])) if sourced else ((START, *text), None)
         handles += [
-            engine.submit(Generate(prompt, read, strategy, 12)) for strategy in (Greedy(), Beam(3, 2, 0.6), Beam(4))
+            engine.submit(SearchRequest(prompt, read, strategy, 12))
+            for strategy in (Greedy(), Beam(3, 2, 0.6), Beam(4))
         ]
     engine.drain()
     order = sorted(range(7), key=lambda i: -len(texts[i]))
@@ -153,11 +154,11 @@ def test_a_fixed_open_batch_keeps_its_tensors(name):
     engine = generator(model, rows=4, capacity=40)
     engine._batch.fixed = True
     read = source([5, 6, 7, END]) if name in SOURCED else None
-    handles = [engine.submit(Generate((START, i), read, max_tokens=30, filters=(NO_END,))) for i in (5, 6, 7, 8)]
+    handles = [engine.submit(SearchRequest((START, i), read, max_tokens=30, filters=(NO_END,))) for i in (5, 6, 7, 8)]
     for i in range(4):
         engine.step()
         handles[i].cancel()
-        engine.submit(Generate((START, 9, 10), read, max_tokens=30, filters=(NO_END,)))
+        engine.submit(SearchRequest((START, 9, 10), read, max_tokens=30, filters=(NO_END,)))
         engine.step()
         found.append(engine._batch.step._addresses())
     assert found[0] == found[1] == found[2] == found[3] and len(found[0][0]) >= 3
@@ -167,7 +168,7 @@ def test_stream_gives_the_tokens_of_the_result():
     model = talkative("gpt")
     engine = generator(model, rows=8, capacity=40)
     requests = [
-        Generate((START, 5, i), max_tokens=15, strategy=strategy)
+        SearchRequest((START, 5, i), max_tokens=15, strategy=strategy)
         for i in (4, 9)
         for strategy in (Greedy(), Sample(seed=i), Beam(2), Beam(1))
     ]
@@ -203,7 +204,7 @@ def test_canceled_requests_leave_the_others_alone():
 def test_why_a_text_ended():
     model, engine = build("gpt"), None
     model.head.bias.data[END] = -1e9
-    text = alone(model, Generate((START, 5), max_tokens=10))[0].tokens
+    text = alone(model, SearchRequest((START, 5), max_tokens=10))[0].tokens
     letters = TOKENIZER.tokenizer.decode([text])[0]
     for settings, context, wanted in (
         ({"max_tokens": 10}, None, "length"),
@@ -213,21 +214,24 @@ def test_why_a_text_ended():
     ):
         for capacity in (None, 20):
             engine = generator(model, rows=2, capacity=capacity, context=context)
-            handle = engine.submit(Generate((START, 5), **settings))
+            handle = engine.submit(SearchRequest((START, 5), **settings))
             assert list(handle) == text[: len(handle.tokens)] and handle.finish == wanted
             assert len(handle.tokens) == {"length": 10, "context": 7}.get(wanted, len(handle.tokens))
     model.head.bias.data[END] = 1e9
-    handle = generator(model).submit(Generate((START, 5)))
+    handle = generator(model).submit(SearchRequest((START, 5)))
     assert handle.result()[0].tokens == [] and handle.finish == "end"
 
 
 def test_requests_above_the_capacity_are_refused():
     engine = generator(build("gpt"), rows=4, capacity=16, context=12)
     for request, message in (
-        (Generate((START,), strategy=Beam(5), max_tokens=3), "needs 5 rows and the generator has 4; ask for fewer"),
-        (Generate((START,), strategy=Sample(n=9), max_tokens=3), "needs 9 rows and the generator has 4"),
-        (Generate((START,) * 9, max_tokens=30), None),  # the context ends it
-        (Generate((START,) * 13, max_tokens=2), "prompt has 13 tokens and the model's context is 12; shorten it"),
+        (
+            SearchRequest((START,), strategy=Beam(5), max_tokens=3),
+            "needs 5 rows and the generator has 4; ask for fewer",
+        ),
+        (SearchRequest((START,), strategy=Sample(n=9), max_tokens=3), "needs 9 rows and the generator has 4"),
+        (SearchRequest((START,) * 9, max_tokens=30), None),  # the context ends it
+        (SearchRequest((START,) * 13, max_tokens=2), "prompt has 13 tokens and the model's context is 12; shorten it"),
     ):
         if message is None:
             engine.submit(request)
@@ -235,7 +239,7 @@ def test_requests_above_the_capacity_are_refused():
         with pytest.raises(UserError, match=message):
             engine.submit(request)
     with pytest.raises(UserError, match=r"needs 17 tokens, 1 of them for its prompt, and the generator has 16 per row"):
-        generator(build("lm"), rows=4, capacity=16).submit(Generate((START,), max_tokens=16))
+        generator(build("lm"), rows=4, capacity=16).submit(SearchRequest((START,), max_tokens=16))
     engine.drain()
     for mistake, message in (
         ({"prompt": ()}, "the prompt has no token"),
@@ -243,18 +247,18 @@ def test_requests_above_the_capacity_are_refused():
         ({"constraints": TOKENIZER.encode("", ("ab",), ())}, "required phrases need the strategy Beam"),
     ):
         with pytest.raises(ValueError, match=message):
-            Generate(**{"prompt": (START,)} | mistake)
+            SearchRequest(**{"prompt": (START,)} | mistake)
     with pytest.raises(ValueError, match="need the tokenizer"):
-        Generator(build("gpt"), END).submit(Generate((START,), stop=("a",)))
+        Generator(build("gpt"), END).submit(SearchRequest((START,), stop=("a",)))
 
 
 def test_a_failing_request_ends_and_the_others_go_on():
     """A token beyond the vocabulary fails in the prefill, and only its own request."""
     model = talkative("gpt")
     engine = generator(model, rows=4, capacity=30)
-    good = engine.submit(Generate((START, 7), max_tokens=12))
+    good = engine.submit(SearchRequest((START, 7), max_tokens=12))
     engine.step()
-    bad = engine.submit(Generate((START, 70), max_tokens=12))
+    bad = engine.submit(SearchRequest((START, 70), max_tokens=12))
     with pytest.raises(IndexError):
         engine.step()
     assert bad.done and not good.done
@@ -276,7 +280,7 @@ def test_threads_share_a_generator():
 
     def work(number: int) -> None:
         for i in range(4):
-            request = Generate((START, 4 + number, 4 + i), strategy=Sample(seed=number), max_tokens=12)
+            request = SearchRequest((START, 4 + number, 4 + i), strategy=Sample(seed=number), max_tokens=12)
             found[number, i] = request, list(engine.submit(request))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -290,10 +294,10 @@ def test_threads_share_a_generator():
 
 def test_a_request_is_canceled_while_another_thread_waits_for_it():
     engine = generator(talkative("lm"), rows=2, capacity=3100)
-    handle, found = engine.submit(Generate((START, 5), max_tokens=3000, filters=(NO_END,))), []
+    handle, found = engine.submit(SearchRequest((START, 5), max_tokens=3000, filters=(NO_END,))), []
     thread = threading.Thread(target=lambda: found.append(handle.result()))
     thread.start()
-    other = engine.submit(Generate((START, 6), max_tokens=3))
+    other = engine.submit(SearchRequest((START, 6), max_tokens=3))
     assert other.result() and not handle.done
     handle.cancel()
     thread.join(60)
@@ -316,7 +320,7 @@ def test_sources_of_any_modality_are_stacked():
 
 def test_samples_depend_on_their_input_and_seed():
     model = build("gpt")
-    request = Generate((START, 5, 6), strategy=Sample(n=3), max_tokens=12)
+    request = SearchRequest((START, 5, 6), strategy=Sample(n=3), max_tokens=12)
     first = alone(model, request)
     assert alone(model, replace(request, key="text")) != first == alone(model, replace(request))
     assert alone(model, replace(request, strategy=Sample(n=3, seed=2))) != first

@@ -7,7 +7,7 @@ from helpers import generation
 from test_generation import context
 
 from regard.config.decode import Seq2SeqDecode
-from regard.decode import Beam, Generate, Greedy, TokenRules
+from regard.decode import Beam, Greedy, SearchRequest, TokenRules
 from regard.decode.search.filters import NO_TOKEN, MinTokens, NoRepeatNgram, StepContext, SuppressAt
 from regard.decode.search.token_rules import token_table
 from regard.tasks.language.settings import LanguageDecode
@@ -70,10 +70,12 @@ def test_filters_of_some_rows():
 def test_several_ends(strategy):
     """A text ends at each of these tokens; END of the tokenizer is an ordinary token if it is not among them."""
     model = generation.build("gpt")
-    free = [alone for first in (4, 5, 6) for alone in generation.alone(model, Generate((START, first), max_tokens=9))]
+    free = [
+        alone for first in (4, 5, 6) for alone in generation.alone(model, SearchRequest((START, first), max_tokens=9))
+    ]
     ends, ended = tuple({token for each in free for token in each.tokens[1:3]}), 0
     for first in range(4, 20):
-        request = Generate((START, first), strategy=strategy, max_tokens=30, rules=TokenRules(eos_token_id=ends))
+        request = SearchRequest((START, first), strategy=strategy, max_tokens=30, rules=TokenRules(eos_token_id=ends))
         for found in generation.alone(model, request):
             assert not set(ends) & set(found.tokens)
             assert found.ended or len(found.tokens) == 30
@@ -88,9 +90,9 @@ def test_beams_penalize_log_probabilities():
     different = 0
     for first in range(4, 30):
         a, b = (
-            generation.alone(model, Generate((START, first), None, strategy, 12, repetition_penalty=1.6, rules=rules))[
-                0
-            ].tokens
+            generation.alone(
+                model, SearchRequest((START, first), None, strategy, 12, repetition_penalty=1.6, rules=rules)
+            )[0].tokens
             for strategy in (Greedy(), single)
         )
         different += a != b
@@ -100,9 +102,9 @@ def test_beams_penalize_log_probabilities():
 def test_refused_requests():
     phrase = generation.TOKENIZER.encode("", ("abc",), ())
     with pytest.raises(ValueError, match="stop strings and required phrases cannot be combined; give one of the two"):
-        Generate((START,), generation.source([5, END]), Beam(2), constraints=phrase, stop=("x",))
+        SearchRequest((START,), generation.source([5, END]), Beam(2), constraints=phrase, stop=("x",))
     with pytest.raises(ValueError, match="encoder_no_repeat_ngram_size needs a source of tokens; set it to 0"):
-        Generate((START,), rules=TokenRules(encoder_no_repeat_ngram_size=2))
+        SearchRequest((START,), rules=TokenRules(encoder_no_repeat_ngram_size=2))
 
 
 @pytest.mark.parametrize(

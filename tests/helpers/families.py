@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.config.registry import FAMILIES
 from regard.config.run import family_of
 from regard.families.spec import Output
-from regard.parts.inputs import Inputs, Modality
+from regard.parts.inputs import Inputs, TensorKind
 from regard.testing import Subject, make_subject
 from regard.testing.subjects import HEAD
 
@@ -182,7 +182,7 @@ MEDIA_VARIANTS["clip"] = {
     "text": {},
     "bidirectional": {"text": {**NARROW, "causal": False, "pool": "mean", "positions": "rotary", "feed": "gated"}},
 }
-READ: dict[Case, Modality] = {  # what a case reads, of a family with several modalities
+READ: dict[Case, TensorKind] = {  # what a case reads, of a family with several modalities
     ("clip", "image"): "pixels", ("clip", "mean"): "pixels", ("clip", "audio"): "frames", ("clip", "text"): "tokens",
     ("clip", "bidirectional"): "tokens",
 }  # fmt: skip
@@ -217,12 +217,12 @@ def settings_of(case: Case) -> dict[str, Any]:
     return (VARIANTS.get(family, {}) | MEDIA_VARIANTS.get(family, {}))[name]
 
 
-def modality_of(case: Case) -> Modality:
+def modality_of(case: Case) -> TensorKind:
     """What a case reads: the first of its inputs, or its family has one modality only."""
     if case in READ:
         return READ[case]
     if inputs := settings_of(case).get("inputs"):
-        first: Modality = inputs[0]
+        first: TensorKind = inputs[0]
         return first
     (modality,) = family_of(case[0]).SPEC.reads
     return modality

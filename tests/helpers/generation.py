@@ -15,12 +15,12 @@ from regard.decode import (
     Beam,
     Ensemble,
     Forbid,
-    Generate,
     Generator,
     Greedy,
     Hypothesis,
     JointCTC,
     Sample,
+    SearchRequest,
     Suppress,
     TokenRules,
 )
@@ -120,12 +120,12 @@ def source(ids: Sequence[int]) -> Inputs:
 FORBID = Forbid([[[9], [11, 12], [7]]])
 
 
-def random_request(dice: random.Random, sourced: bool, number: int) -> Generate:
+def random_request(dice: random.Random, sourced: bool, number: int) -> SearchRequest:
     """A request with a random input, strategy and settings."""
     ids = [dice.randrange(4, VOCAB) for _ in range(dice.randint(1, 9))]
     prefix = tuple(dice.randrange(4, VOCAB) for _ in range(dice.choice([0, 0, 1, 3])))
     prompt = (START, *prefix) if sourced else (START, *ids)
-    request = Generate(
+    request = SearchRequest(
         prompt,
         source([*ids, END]) if sourced else None,
         random_strategy(dice),
@@ -175,7 +175,7 @@ def generator(model: nn.Module, **settings: Any) -> Generator:
     return Generator(model, END, PAD_AND_START, tokenizer=TOKENIZER, **settings)
 
 
-def alone(model: nn.Module, request: Generate, **settings: Any) -> list[Hypothesis]:
+def alone(model: nn.Module, request: SearchRequest, **settings: Any) -> list[Hypothesis]:
     """The result of a search for this request only."""
     engine = generator(model, **settings)
     handle = engine.submit(request)

@@ -399,20 +399,20 @@ def test_an_open_batch_replays_its_step():
     """After two steps of the same rows the step of the model is replayed, also when rows join and leave."""
     from helpers.generation import START, build, generator
 
-    from regard.decode import Generate
+    from regard.decode import SearchRequest
     from regard.decode.engine import cuda_graph
 
     model = build("gpt").cuda()
     model.head.bias.data[2] = -10.0
     engine = generator(model, rows=4, capacity=48)
-    handles = [engine.submit(Generate((START, i), max_tokens=20 + i)) for i in (5, 6, 7, 8)]
+    handles = [engine.submit(SearchRequest((START, i), max_tokens=20 + i)) for i in (5, 6, 7, 8)]
     for _ in range(4):
         engine.step()
     step = engine._batch.step
     assert isinstance(step, cuda_graph.BatchStep) and step.graph is not None
     graph = step.graph
     handles[1].cancel()
-    handles.append(engine.submit(Generate((START, 9), max_tokens=12)))
+    handles.append(engine.submit(SearchRequest((START, 9), max_tokens=12)))
     engine.drain()
     assert engine._batch.step is step and step.graph is graph
     assert all(handle.done for handle in handles)

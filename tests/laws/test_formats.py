@@ -16,7 +16,7 @@ from helpers.reads import TINY, labeled_examples
 import regard
 from regard.cli import app as cli
 from regard.config.data.texts import LabelData, MaskData, MixData, PairData, SpanData, TagData, TextData
-from regard.data.sources.data_files import evaluation_sides
+from regard.data.sources.data_files import evaluation_files
 from regard.data.sources.documents import open_documents
 from regard.data.sources.labeled import labeled_texts
 from regard.data.sources.lines import line_examples
@@ -46,7 +46,7 @@ TAGGED: Columns = {
 
 
 def sides_of(data: Any) -> Any:
-    return evaluation_sides(data)
+    return evaluation_files(data)
 
 
 def whole(columns: Columns) -> list[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from prototypes.checks import close
 from torch import Tensor
 
 from regard.decode import Beam, Generator, Greedy
-from regard.decode.engine.requests import Generate
+from regard.decode.engine.requests import SearchRequest
 from regard.errors import UserError
 from regard.families import whisper as family
 from regard.formats.huggingface import whisper
@@ -120,7 +120,7 @@ def test_generated_tokens_equal_transformers(beams: int, pair: tuple[Path, Any])
     strategy = Greedy() if beams == 1 else Beam(beams, early_stopping="heuristic")
     generator = Generator(folder.model, folder.tokenizer.end)
     handles = [
-        generator.submit(Generate((folder.tokenizer.start,), Inputs("frames", row[None]), strategy, max_tokens=12))
+        generator.submit(SearchRequest((folder.tokenizer.start,), Inputs("frames", row[None]), strategy, max_tokens=12))
         for row in frames
     ]
     generator.drain()

@@ -16,7 +16,7 @@ from transformers.generation.logits_process import WhisperNoSpeechDetection, Whi
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
 import regard
-from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis
+from regard.decode import Beam, Generator, Greedy, Hypothesis, SearchRequest
 from regard.decode.engine.encoded import source_rows
 from regard.decode.search.filters import StepContext
 from regard.decode.search.timestamps import TimestampRules
@@ -25,7 +25,7 @@ from regard.processors.sound.windows import FrameWindows
 from regard.tasks.transcribe.settings import TranscribeDecode
 from regard.tasks.whisper import generation as whisper_generation
 from regard.tasks.whisper.task import WhisperPredictor
-from regard.tasks.whisper.windows import judge
+from regard.tasks.whisper.windows import check_quality
 from regard.tasks.whisper.word_times import FILTER, align_tokens, alignment_weights, median_filter, warp
 
 SECONDS, RATE = 6, 16000
@@ -112,7 +112,7 @@ def test_timestamp_rules_in_open_batches(pair: tuple[WhisperPredictor, Any, Any]
     prompts = [ours.target.prompt("de", "transcribe", True, each) for each in previous]
     strategies = [Greedy(), Beam(2), Greedy(), Greedy(), Beam(2)]
     requests = [
-        Generate(prompt, source, strategy, 10, filters, rules=ours.rules(ours.run.decode))
+        SearchRequest(prompt, source, strategy, 10, filters, rules=ours.rules(ours.run.decode))
         for prompt, source, strategy in zip(prompts, sources, strategies, strict=True)
     ]
     alone, together = [], []
@@ -257,7 +257,7 @@ def test_fallback_decisions_equal_transformers(
         outputs = [{}, {"scores": list(logits / (temperature or 1))}]
         expected = theirs._need_fallback(tokens, outputs, 1, [processor], settings, vocab, temperature)
         speech = None if silence is None else processor._no_speech_prob[1]
-        verdict = judge(Hypothesis(text, 0.0, logprob, bool(ended)), speech, own, END, vocab)
+        verdict = check_quality(Hypothesis(text, 0.0, logprob, bool(ended)), speech, own, END, vocab)
         assert (verdict.again, verdict.skip) == expected
         assert verdict.ratio == theirs._retrieve_compression_ratio(tokens, vocab)
         assert verdict.logprob == pytest.approx(
@@ -276,7 +276,7 @@ def judged(pair: tuple[WhisperPredictor, Any, Any]) -> Iterator[tuple[list[Any],
     decide = theirs._need_fallback
 
     def record_own(found: Hypothesis, no_speech: float, *rest: Any) -> Any:
-        verdict = judge(found, no_speech, *rest)
+        verdict = check_quality(found, no_speech, *rest)
         own.append((verdict.logprob, no_speech))
         return verdict
 

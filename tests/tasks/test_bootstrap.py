@@ -74,9 +74,9 @@ def test_two_runs(runs, capsys):
 
 
 def small_sides(data: str):
-    from regard.config.run import parse_sides
+    from regard.config.run import parse_data_files
 
-    return parse_sides(data)
+    return parse_data_files(data)
 
 
 def test_errors(runs, tmp_path, capsys, monkeypatch):

@@ -18,7 +18,7 @@ from PIL import Image
 import regard
 from regard.cli import main
 from regard.config.strategies import Beam, Greedy
-from regard.data.sources.data_files import evaluation_sides
+from regard.data.sources.data_files import evaluation_files
 from regard.decode import Hypothesis
 from regard.errors import UserError
 from regard.metrics.captions import cider
@@ -175,7 +175,7 @@ def test_evaluation_has_one_item_for_an_image(run: Path, tmp_path: Path) -> None
     loss = -sum(predictor.score(IMAGES, ["a red circle"] * 3)) / 12
     assert metrics["loss"] == pytest.approx(loss, abs=1e-4)
     with mock.patch.object(CaptionPredictor, "captions_of", lambda *_: ["the red circle"] * 3):
-        _, found, references = predictor.evaluate_with_outputs(evaluation_sides(rows))
+        _, found, references = predictor.evaluate_with_outputs(evaluation_files(rows))
         assert predictor.evaluate(rows)["exact"] == 1.0
     signatures, results = predictor.paired_test([found, ["a"] * 3], references)
     assert set(signatures) == {"bleu", "chrf"} and results[1]["chrf"]["score"] < results[0]["chrf"]["score"]

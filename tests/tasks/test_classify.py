@@ -22,8 +22,8 @@ from regard.config.run import resolve
 from regard.config.train import Train
 from regard.data.datasets import rows
 from regard.data.datasets.rows import LabeledTextDataset, max_text_tokens
-from regard.data.examples import InMemoryExamples
 from regard.data.loading.loader import Loader
+from regard.data.source import InMemorySource
 from regard.errors import UserError
 from regard.processors.labels import LabelProcessor
 from regard.processors.text.tokenizers import MASK, train_tokenizer
@@ -222,7 +222,7 @@ def build_loader(examples, train=None, **data):
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,) if data.get("token_masking") else ())
     labels = rows.LabelSet({"x": 1, "y": 1})
     dataset = LabeledTextDataset(
-        InMemoryExamples("made", examples),
+        InMemorySource("made", examples),
         tokenizer,
         LabelProcessor(labels),
         LabelData(**data),

@@ -18,7 +18,7 @@ from regard.config.run import resolve
 from regard.data.datasets.sounds import STRIDE
 from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
-from regard.processors.sound.read import Sound
+from regard.processors.sound.read import Samples
 from regard.synthetic import captions
 from regard.tasks.catalog import prepare
 from regard.tasks.objectives import MAX_SCALE, contrastive_loss
@@ -322,7 +322,7 @@ def test_classes_and_idx_files_are_texts(tmp_path: Path) -> None:
 def test_sound_in_memory(tmp_path: Path) -> None:
     tower = {f"model.source.{name}": value for name, value in TOWER.items()} | {"model.source.kind": "audio"}
     rng = np.random.default_rng(1)
-    sounds = [(Sound(rng.normal(0, 0.1, 3200).astype(np.float32), 16000), f"word {i % 3}") for i in range(6)]
+    sounds = [(Samples(rng.normal(0, 0.1, 3200).astype(np.float32), 16000), f"word {i % 3}") for i in range(6)]
     settings = {key: value for key, value in SMALL.items() if "source" not in key} | tower | FAST
     settings |= {"data.frame_masks": 1, "data.frame_width": 3, "data.train": sounds}
     run = regard.train("contrastive", settings, out=tmp_path / "run")

@@ -22,9 +22,9 @@ from regard.config.run import resolve
 from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths
-from regard.data.examples import InMemoryExamples
 from regard.data.loading.loader import Loader
-from regard.data.rng import Draws
+from regard.data.rng import ExampleRng
+from regard.data.source import InMemorySource
 from regard.data.sources.lines import line_examples
 from regard.errors import UserError
 from regard.processors.text.tokenizers import MASK, train_tokenizer
@@ -48,7 +48,7 @@ BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,))
 def build_loader(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> Loader:
     settings = MaskData(**data)
     dataset = MaskedDataset(
-        InMemoryExamples("made", [(text,) for text in texts]),
+        InMemorySource("made", [(text,) for text in texts]),
         Masker(tokenizer, settings),
         settings,
         train or Train(tokens=600),
@@ -57,8 +57,8 @@ def build_loader(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data)
     return Loader.of(dataset)
 
 
-def draws(texts: int, epoch: int = 0) -> Draws:
-    return Draws.of(1, epoch, np.arange(texts))
+def draws(texts: int, epoch: int = 0) -> ExampleRng:
+    return ExampleRng.of(1, epoch, np.arange(texts))
 
 
 # --- the masking rule --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import regard
 from regard.cli.app import main
 from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
-from regard.processors.sound.read import Sound
+from regard.processors.sound.read import Samples
 from regard.tasks.multitask.items import Item, as_item, is_single
 from regard.training import curves
 from regard.training.step import GradientStep
@@ -25,12 +25,12 @@ SETTINGS = {
 }  # fmt: skip
 RNG = np.random.default_rng(1)
 IMAGE = RNG.integers(0, 256, (16, 16, 3), np.uint8)
-SOUND = Sound(RNG.normal(0, 0.1, 4000).astype(np.float32), 8000)
+SOUND = Samples(RNG.normal(0, 0.1, 4000).astype(np.float32), 8000)
 LINES = [
     *({"text": text, "target": text[::-1], "task": "reverse"} for text in ("abc", "bca", "cab", "acb")),
     *({"text": text, "target": text, "task": "copy"} for text in ("abc", "ccb", "bab")),
     *({"image": RNG.integers(0, 256, (16, 16, 3), np.uint8), "target": "abba"} for _ in range(3)),
-    *({"audio": Sound(RNG.normal(0, 0.1, 3000).astype(np.float32), 8000), "target": "cc"} for _ in range(3)),
+    *({"audio": Samples(RNG.normal(0, 0.1, 3000).astype(np.float32), 8000), "target": "cc"} for _ in range(3)),
 ]
 
 
@@ -109,7 +109,7 @@ def test_attention_is_over_tokens_patches_and_times(predictor):
 
 
 def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
-    metrics, found, references = predictor.evaluate_with_outputs(regard.data.files.in_memory.evaluation_sides(LINES))
+    metrics, found, references = predictor.evaluate_with_outputs(regard.data.files.in_memory.evaluation_files(LINES))
     assert metrics["examples"] == len(LINES) == len(found) and references[0] == "cba"
     tasks = metrics["tasks"]
     assert {name: [*each] for name, each in tasks.items()} == {
@@ -228,7 +228,7 @@ def test_a_run_without_a_processor_is_refused(run, tmp_path):
 
 
 def test_long_recordings_are_refused(predictor):
-    long = Sound(np.zeros(8000 * 31, np.float32), 8000)
+    long = Samples(np.zeros(8000 * 31, np.float32), 8000)
     with pytest.raises(UserError, match="a sound has 31.0 seconds and this run reads at most 30"):
         predictor.predict(long)
 

@@ -20,7 +20,7 @@ from regard.look.states import hidden_states
 from regard.processors.text.custom import TOKENIZERS, as_tokenizer
 from regard.tasks.predictor import Predictor
 from regard.training import checkpoint, curves
-from regard.training.custom import OwnMetric
+from regard.training.custom import CustomMetric
 
 EXAMPLES = reads.labeled_examples(40, 1)
 TINY: dict[str, Any] = {
@@ -163,7 +163,7 @@ def test_own_metrics_choose_the_weights(tmp_path: Path) -> None:
         assert references == [label for _, label in EXAMPLES[:10]] and set(predictions) <= {"glad", "sad"}
         return next(values)
 
-    train(tmp_path / "a", settings, metrics={"odd": OwnMetric(odd, higher_is_better=False)})
+    train(tmp_path / "a", settings, metrics={"odd": CustomMetric(odd, higher_is_better=False)})
     valid = records(tmp_path / "a", "valid")
     assert [each["odd"] for each in valid] == [0.5, None, 0.9]
     assert json.loads((tmp_path / "a" / "run.json").read_text())["weights"] == {

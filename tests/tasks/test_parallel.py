@@ -18,7 +18,7 @@ from regard.decode.parallel.copies import TokenCopying, likeliest_lengths, limit
 from regard.errors import UserError
 from regard.parts import Encoded, Inputs
 from regard.parts.parallel.fertility import best_fertilities, copy_tokens
-from regard.tasks.parallel.data import FertilityDataset, InfillDataset
+from regard.tasks.parallel.data import FertilityDataset, MaskPredictDataset
 from regard.tasks.requests import TranslateRequest
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
@@ -159,7 +159,7 @@ def test_masks_of_mask_predict_depend_on_the_epoch(tmp_path: Path) -> None:
     data = small.write_files(tmp_path, train=40)
     sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "cmlm", "decode.kind": "mask-predict"}
     job = job_of(sides)
-    dataset = InfillDataset(
+    dataset = MaskPredictDataset(
         job.splits["train"], job.predictor.source, job.predictor.target, job.run.data, job.run.train
     )
     one, two = (dataset.batch(np.arange(8), epoch) for epoch in (0, 1))
@@ -198,12 +198,12 @@ def test_mask_predict_is_batch_invariant(cmlm: Path, decode: dict[str, Any]) -> 
 def test_noisy_parallel_decoding_asks_the_teacher(nat: Path, teacher: Path) -> None:
     decode = {"kind": "npd", "samples": 6, "teacher": str(teacher)}
     found = alone_equals_together(nat, **decode)
-    predictor, judge = regard.load(nat), regard.load(teacher)
+    predictor, teacher_run = regard.load(nat), regard.load(teacher)
     records = predictor.predict(TEXTS, details=True, **decode)
     first = predictor.predict(TEXTS)
 
     def score(text: str, target: str) -> float:
-        return float(judge.score(text, target)) / (len(judge.target.encode([target])[0]) + 1)
+        return float(teacher_run.score(text, target)) / (len(teacher_run.target.encode([target])[0]) + 1)
 
     for text, target, plain, record in zip(TEXTS, found, first, records, strict=True):
         assert record["score"] == pytest.approx(score(text, target), abs=1e-4)

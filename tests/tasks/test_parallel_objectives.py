@@ -19,7 +19,7 @@ from regard.tasks.parallel.data import FertilityDataset
 from regard.tasks.parallel.objectives import (
     FertilityObjective,
     FrozenTeacher,
-    InfillObjective,
+    MaskPredictObjective,
     TaughtFertilityObjective,
     random_places,
 )
@@ -45,8 +45,8 @@ def taught(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def taught_objective(teacher: Path, taught: Path, weight: float) -> tuple[Any, Any]:
-    judge, student = regard.load(teacher), regard.load(taught)
-    frozen = FrozenTeacher(judge.model, judge.target.start, judge.target.end, student.hidden)
+    teacher_run, student = regard.load(teacher), regard.load(taught)
+    frozen = FrozenTeacher(teacher_run.model, teacher_run.target.start, teacher_run.target.end, student.hidden)
     return TaughtFertilityObjective(student.model, 0.0, frozen, weight), student
 
 
@@ -61,7 +61,7 @@ def job_batch(student: Any) -> Any:
 @torch.no_grad()
 def brute_force(objective: Any, student: Any, row: list[int], copies: list[int]) -> tuple[float, float]:
     """Divergence and cost of one source and its copies, token by token and word by word."""
-    judge, source = objective.teacher.model, Inputs("tokens", torch.tensor([row]))
+    teacher_run, source = objective.teacher.model, Inputs("tokens", torch.tensor([row]))
     written = [student.target.start]
     divergence, cost = 0.0, 0.0
     logits = torch.zeros(0)
@@ -71,8 +71,8 @@ def brute_force(objective: Any, student: Any, row: list[int], copies: list[int])
         )[0]
         logits[:, student.hidden] = -torch.inf
     for place in [*logits.softmax(-1).tolist(), None]:
-        states = judge.decode(Inputs("tokens", torch.tensor([written])), judge.encode(source))
-        judged = judge.logits(states)[0, -1].log_softmax(-1).tolist()
+        states = teacher_run.decode(Inputs("tokens", torch.tensor([written])), teacher_run.encode(source))
+        judged = teacher_run.logits(states)[0, -1].log_softmax(-1).tolist()
         if place is None:
             cost -= judged[student.target.end]
             break
@@ -145,25 +145,27 @@ def test_the_cost_of_no_token_is_that_of_end(teacher: Path, taught: Path) -> Non
     """An empty translation is not free: the teacher has to find END likely."""
     objective, student = taught_objective(teacher, taught, 1.0)
     source = job_batch(student)["source"]
-    judge = objective.teacher.model
+    teacher_run = objective.teacher.model
     with torch.no_grad():
         found = objective.cost(
-            source, torch.zeros_like(source.values), student.model.encode(source), judge.encode(source)
+            source, torch.zeros_like(source.values), student.model.encode(source), teacher_run.encode(source)
         )
         start = Inputs("tokens", torch.full((len(source), 1), student.target.start))
-        ends = judge.logits(judge.decode(start, judge.encode(source)))[:, 0].log_softmax(-1)[:, student.target.end]
+        ends = teacher_run.logits(teacher_run.decode(start, teacher_run.encode(source)))[:, 0].log_softmax(-1)[
+            :, student.target.end
+        ]
     assert found.tolist() == pytest.approx((-ends).tolist(), rel=1e-4)
 
 
 def test_copies_stay_within_the_positions(teacher: Path, taught: Path) -> None:
     objective, student = taught_objective(teacher, taught, 1.0)
-    batch, judge = job_batch(student), objective.teacher
+    batch, teacher_run = job_batch(student), objective.teacher
     source = batch["source"]
     assert objective.copy_limits(source).tolist() == (2 * source.valid.sum(1) + 16).tolist()
-    objective.teacher = FrozenTeacher(judge.model, judge.start, judge.end, judge.hidden, 4)
+    objective.teacher = FrozenTeacher(teacher_run.model, teacher_run.start, teacher_run.end, teacher_run.hidden, 4)
     assert objective.copy_limits(source).max() == 3
     with torch.no_grad():
-        encoded, taught_states = student.model.encode(source), judge.model.encode(source)
+        encoded, taught_states = student.model.encode(source), teacher_run.model.encode(source)
         cut = Inputs("tokens", batch["copies"].values[:, :3], batch["copies"].valid[:, :3])
         found = [objective.divergence(each, encoded, taught_states) for each in (batch["copies"], cut)]
     assert torch.allclose(*found)
@@ -208,8 +210,8 @@ def test_random_places() -> None:
 
 def test_rdrop_adds_the_divergence_of_two_passes(tmp_path: Path) -> None:
     job = job_of(tmp_path, CMLM, rdrop=2.0)
-    assert isinstance(job.objective, InfillObjective) and job.objective.rdrop == 2.0
-    batch, plain = first_batch(job), InfillObjective(job.objective.model, job.run.train.smoothing)
+    assert isinstance(job.objective, MaskPredictObjective) and job.objective.rdrop == 2.0
+    batch, plain = first_batch(job), MaskPredictObjective(job.objective.model, job.run.train.smoothing)
     job.objective.eval()  # without dropout, both passes agree
     assert job.objective(batch).sum.item() == pytest.approx(plain(batch).sum.item(), rel=1e-5)
     job.objective.train()

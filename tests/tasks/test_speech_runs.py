@@ -14,7 +14,7 @@ from helpers.losses import batch_loss
 import regard
 from regard.config.run import resolve
 from regard.data.datasets.sounds import SoundDataset
-from regard.data.rng import Draws
+from regard.data.rng import ExampleRng
 from regard.errors import UserError
 from regard.synthetic import morse
 from regard.tasks.transcribe.task import TranscribeJob, prepare
@@ -202,7 +202,7 @@ def test_augmentation_is_a_function_of_seed_epoch_and_example(changes: dict[str,
     for epoch, indices in ((0, [3, 5]), (1, [5, 8, 3]), (0, [5]), (1, [3])):
         chosen = np.array(indices)
         batch = dataset.batch(chosen, epoch)
-        draws = Draws.of(own.run.train.seed, epoch, chosen).generators()
+        draws = ExampleRng.of(own.run.train.seed, epoch, chosen).generators()
         for row, index, rng in zip(batch["source"].values, indices, draws, strict=True):
             wanted = sound.encode(own.splits["train"][index][0], rng)
             assert np.allclose(row[: len(wanted)].numpy(), wanted, atol=1e-6)

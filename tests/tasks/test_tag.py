@@ -22,8 +22,8 @@ from regard.config.train import Train
 from regard.data.datasets import rows
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.rows import TaggedDataset, encode_sentence, word_windows
-from regard.data.examples import InMemoryExamples
 from regard.data.loading.loader import Loader
+from regard.data.source import InMemorySource
 from regard.errors import UserError
 from regard.processors.text.processor import encode_words
 from regard.processors.text.tokenizers import train_tokenizer
@@ -188,7 +188,7 @@ def test_span_metric_needs_span_tags(run, tmp_path):
 
 
 def test_most_frequent_tag_baseline():
-    train = InMemoryExamples("x", [(("a", "b", "a"), ("X", "Y", "X")), (("a", "c"), ("Y", "Y"))])
+    train = InMemorySource("x", [(("a", "b", "a"), ("X", "Y", "X")), (("a", "c"), ("Y", "Y"))])
     baseline = MostFrequentTag(train)
     assert [baseline.tag(word) for word in "abcz"] == ["X", "Y", "Y", "Y"]
 
@@ -239,7 +239,7 @@ def build_loader(sentences, **data):
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
     labels = rows.LabelSet({"x": 1, "y": 1})
     dataset = TaggedDataset(
-        InMemoryExamples("made", sentences), tokenizer, labels, TagData(**data), Train(tokens=60), None
+        InMemorySource("made", sentences), tokenizer, labels, TagData(**data), Train(tokens=60), None
     )
     return Loader.of(dataset)
 

@@ -164,11 +164,11 @@ def inputs_of(case: str) -> list[Any]:
     if case in ("classify-image", "detect", "caption", "contrastive"):
         return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
     if case.startswith("transcribe") or case == "contrastive sound":
-        return [morse.MorseExamples("test", 4)[number][0] for number in range(4)]
+        return [morse.MorseSource("test", 4)[number][0] for number in range(4)]
     if case == "pairs":
         return [(text, TEXTS[0]) for text in TEXTS]
     if case == "multitask":
-        return [TEXTS[0], np.full((20, 30), 90, np.uint8), morse.MorseExamples("test", 4)[0][0], TEXTS[1]]
+        return [TEXTS[0], np.full((20, 30), 90, np.uint8), morse.MorseSource("test", 4)[0][0], TEXTS[1]]
     return ["a <mask> b", "<mask>", "May <mask>"] if case == "masked" else TEXTS
 
 

@@ -14,8 +14,8 @@ from regard.config.data.texts import MixData, SpanData
 from regard.config.data.tokenizer import TokenizerConfig
 from regard.config.train import Train
 from regard.data.datasets.spans import SpanCorruptor, SpanDataset, random_composition
-from regard.data.examples import InMemoryExamples
 from regard.data.loading.loader import Loader
+from regard.data.source import InMemorySource
 from regard.data.sources.mixture import Mixture, open_mixture
 from regard.errors import UserError
 from regard.processors.text.tokenizers import sentinel, train_tokenizer
@@ -109,7 +109,7 @@ def test_training_and_metrics_by_task(tmp_path):
     }
     predictor = regard.train("text2text", {**SMALL, **data}, out=tmp_path / "run")
     assert predictor.run.model.family == "t5" and isinstance(predictor.predict("up: a1"), str)
-    metrics = predictor.evaluate(regard.config.run.parse_sides(files))
+    metrics = predictor.evaluate(regard.config.run.parse_data_files(files))
     assert list(metrics["tasks"]) == ["up: ", "high: "] and set(metrics["tasks"]["up: "]) == {"bleu", "chrf", "exact"}
     assert str(metrics["tasks"]).splitlines()[1].startswith("  up: ") and metrics["examples"] == 40
     again = regard.load(tmp_path / "run")
@@ -199,16 +199,14 @@ def test_rows_too_short_for_targets_are_refused(tmp_path):
     with pytest.raises(UserError, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
         regard.train("spans", {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 3}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert SpanDataset(
-        InMemoryExamples("x", [("a",)]), SpanCorruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train()
-    )
+    assert SpanDataset(InMemorySource("x", [("a",)]), SpanCorruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train())
 
 
 def test_spans_differ_by_epoch():
     texts = ["a text that is long enough to be cut", "short one"] * 5
     data = SpanData(max_tokens=20)
     dataset = SpanDataset(
-        InMemoryExamples("made", [(text,) for text in texts]), SpanCorruptor(BYTES, data), data, Train(tokens=200)
+        InMemorySource("made", [(text,) for text in texts]), SpanCorruptor(BYTES, data), data, Train(tokens=200)
     )
     loader = Loader.of(dataset)
     first, second = ([piece for step in loader.steps(epoch) for piece in step.micro_batches] for epoch in (0, 1))

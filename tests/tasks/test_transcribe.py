@@ -18,7 +18,7 @@ from regard.config.run import change_settings
 from regard.config.strategies import Beam, BestPath, Greedy, Sample
 from regard.errors import UserError
 from regard.parts.parallel.ctc import best_path, force_align
-from regard.processors.sound.read import Sound
+from regard.processors.sound.read import Samples
 from regard.synthetic import morse
 from regard.tasks.transcribe.requests import TranscribeRequest
 from regard.tasks.transcribe.task import TranscribePredictor
@@ -84,7 +84,7 @@ def test_every_source_gives_the_same_text(predictor: TranscribePredictor, tmp_pa
     samples, path = SOUNDS[1], tmp_path / "a.wav"
     soundfile.write(path, samples, RATE, "FLOAT")
     wanted = predictor.predict(samples)
-    sources: list[Any] = [str(path), path, path.read_bytes(), (samples, RATE), Sound(samples, RATE), samples]
+    sources: list[Any] = [str(path), path, path.read_bytes(), (samples, RATE), Samples(samples, RATE), samples]
     sources += [torch.from_numpy(samples), np.stack([samples, samples]), np.stack([samples, samples], 1)]
     assert isinstance(wanted, str) and wanted
     assert [predictor.predict(each) for each in sources] == [wanted] * len(sources)

@@ -35,7 +35,7 @@ from regard.tasks.transcribe.task import new_predictor
 from regard.tasks.whisper.generation import WindowResult
 from regard.tasks.whisper.recordings import SoundWindow
 from regard.tasks.whisper.task import WhisperPredictor
-from regard.tasks.whisper.windows import WindowText, split_window, without_loop
+from regard.tasks.whisper.windows import WindowText, cut_repetition, split_window
 
 RATE, SECONDS = 16000, 2
 IDS = control_ids(SECONDS)
@@ -374,7 +374,7 @@ def test_repetitions_are_removed(predictor: WhisperPredictor) -> None:
     ],
 )
 def test_loops(tokens: list[int], expected: list[int]) -> None:
-    assert without_loop(tokens) == expected
+    assert cut_repetition(tokens) == expected
 
 
 @pytest.mark.parametrize("settings", [{}, {"sequential": False}])

@@ -13,7 +13,7 @@ from ..types import Share as Share
 from ..types import Strings as Strings
 
 
-def _sides(value: Any) -> Any:
+def _split_files(value: Any) -> Any:
     value = split_commas(value) if isinstance(value, str) else value
     if not isinstance(value, list | tuple):
         return value
@@ -31,16 +31,16 @@ def _keep(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 Pattern: TypeAlias = Annotated[str, WrapValidator(_keep)]  # a file name, a glob, or data in memory
 
 
-Sides: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidator(_sides)]
+DataFiles: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidator(_split_files)]
 """The sides of an example (source, target), each a tuple of file patterns."""
 
 
 class Data(Base):
     """Settings of the data of every task."""
 
-    train: Sides = ()  # empty: the embedded data
-    valid: Sides = ()
-    test: Sides = ()
+    train: DataFiles = ()  # empty: the embedded data
+    valid: DataFiles = ()
+    test: DataFiles = ()
     invalid: Literal["refuse", "skip"] = "refuse"
     holdout: Share = 0.0  # fraction of data.train for validation if data.valid is empty
     max_tokens: Positive = 256  # of the longest side of an example

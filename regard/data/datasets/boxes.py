@@ -12,7 +12,7 @@ from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor
 from ..batch import Batch
 from ..dataset import EncodedExample, Measured
-from ..examples import Examples
+from ..source import Source
 from ..sources.boxes import load_image
 from .fields import FieldDataset
 
@@ -27,7 +27,7 @@ class BoxDataset(FieldDataset):
     `boxes` counts the objects.
     """
 
-    def __init__(self, examples: Examples, fields: Fields, data: DetectData, train: Train, queries: int) -> None:
+    def __init__(self, examples: Source, fields: Fields, data: DetectData, train: Train, queries: int) -> None:
         super().__init__(examples, fields, data, train, augmented=True)
         self.queries = queries
 

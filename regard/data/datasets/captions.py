@@ -12,16 +12,16 @@ from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured, StoredExample, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample, Measured, StoredExample
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import prompted_targets
 from .fields import KEPT_BYTES
 
 MAX_PATCHES = 1 << 20  # images are never too large to train on: they are resized
 
 
-class CaptionDataset(TaskDataset):
+class CaptionDataset(Dataset):
     """The budget of a step counts patches or, of a longer caption, tokens.
 
     Pixels stay in memory as bytes, unless training changes the images.
@@ -31,7 +31,7 @@ class CaptionDataset(TaskDataset):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         image: ImageProcessor,
         tokenizer: Tokenizer,
         data: CaptionData,
@@ -75,7 +75,7 @@ class CaptionDataset(TaskDataset):
         if not self.augmented:
             return super().batch(indices, epoch)
         examples = [self.examples[index] for index in indices.tolist()]
-        generators = Draws.of(self.train.seed, epoch, indices).generators()
+        generators = ExampleRng.of(self.train.seed, epoch, indices).generators()
         pixels = [self._pixels(raw, rng) for (raw, _), rng in zip(examples, generators, strict=True)]
         items = zip(pixels, self._tokens([caption for _, caption in examples]), strict=True)
         return replace(self.collate(list(items)), examples=tuple(indices.tolist()))

@@ -18,9 +18,9 @@ from ...processors.image.processor import ImageProcessor
 from ...processors.sound.frames import SoundFrames
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured, StoredExample, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample, Measured, StoredExample
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import pad_tokens
 from .fields import KEPT_BYTES
 from .rows import add_start_end
@@ -41,7 +41,7 @@ class ItemSide(ABC):
     def collate(self, encoded: Sequence[Array]) -> Inputs: ...
 
     @abstractmethod
-    def cost(self, examples: Examples, index: int) -> int:
+    def cost(self, examples: Source, index: int) -> int:
         """What the budget of a step counts, without reading an item if that is possible."""
 
     def encode_all(self, items: Sequence[Any]) -> list[Array]:
@@ -74,7 +74,7 @@ class TextSide(ItemSide):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         return pad_tokens(encoded, self.tokenizer.pad)
 
-    def cost(self, examples: Examples, index: int) -> int:
+    def cost(self, examples: Source, index: int) -> int:
         return len(self.encode(examples.text(index, self.place)))
 
 
@@ -103,7 +103,7 @@ class ImageSide(ItemSide):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         return self.image.collate(encoded)
 
-    def cost(self, examples: Examples, index: int) -> int:
+    def cost(self, examples: Source, index: int) -> int:
         fixed = self.image.fixed_cost
         return self.image.cost(self.image.encode(examples[index][0])) if fixed is None else fixed
 
@@ -128,19 +128,17 @@ class SoundSide(ItemSide):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         return self.sound.collate(encoded)
 
-    def cost(self, examples: Examples, index: int) -> int:
+    def cost(self, examples: Source, index: int) -> int:
         return self.sound.frames(round(examples.seconds(index) * self.sound.rate))
 
 
-class ContrastiveDataset(TaskDataset):
+class ContrastiveDataset(Dataset):
     """Pairs in random order: the negatives of a pair are drawn from all others, not from those of its length."""
 
     data: ContrastiveData
     sorted = False
 
-    def __init__(
-        self, examples: Examples, source: ItemSide, text: TextSide, data: ContrastiveData, train: Train
-    ) -> None:
+    def __init__(self, examples: Source, source: ItemSide, text: TextSide, data: ContrastiveData, train: Train) -> None:
         super().__init__(examples, data, train)
         self.source, self.text, self.limit = source, text, UNLIMITED
         self._encoded_bytes = 0
@@ -170,7 +168,7 @@ class ContrastiveDataset(TaskDataset):
         return f"texts have more than {self.text.room} tokens and were cut (data.max_tokens or model positions)"
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
-        generators = Draws.of(self.train.seed, epoch, indices).generators()
+        generators = ExampleRng.of(self.train.seed, epoch, indices).generators()
         items: list[EncodedExample]
         if self.source.changes_raw:
             chosen = indices.tolist()

@@ -10,21 +10,21 @@ from ...config.train import Train
 from ...parts.inputs import Inputs
 from ...processors.fields import Fields
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured, StoredExample, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample, Measured, StoredExample
+from ..rng import ExampleRng
+from ..source import Source
 
 KEPT_BYTES = 1 << 31  # of encoded examples that stay in memory: images and sounds are large
 
 
-class FieldDataset(TaskDataset):
+class FieldDataset(Dataset):
     """The processors of `fields` are in the order of an example's sides.
 
     Augmentation changes raw examples, so with `augmented` every batch encodes its examples anew. The cost of an example
     is that of the field that costs most, without augmentation.
     """
 
-    def __init__(self, examples: Examples, fields: Fields, data: Data, train: Train, augmented: bool = False) -> None:
+    def __init__(self, examples: Source, fields: Fields, data: Data, train: Train, augmented: bool = False) -> None:
         super().__init__(examples, data, train)
         self.fields, self.augmented = fields, augmented
         self._encoded_bytes = 0
@@ -47,7 +47,7 @@ class FieldDataset(TaskDataset):
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         if not self.augmented:
             return super().batch(indices, epoch)
-        generators = Draws.of(self.train.seed, epoch, indices).generators()
+        generators = ExampleRng.of(self.train.seed, epoch, indices).generators()
         items = [self._encode(index, rng) for index, rng in zip(indices.tolist(), generators, strict=True)]
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 

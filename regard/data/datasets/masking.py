@@ -13,9 +13,9 @@ from ...parts.inputs import Inputs
 from ...processors.text.processor import encode_words
 from ...processors.text.tokenizers import TrainedTokenizer
 from ..batch import Batch
-from ..dataset import EncodedExample, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
 from .rows import fit_lengths, max_text_tokens
 
@@ -47,7 +47,7 @@ class Masker:
             flat = np.array([token for tokens in words for token in tokens], np.int32)
             yield flat, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
-    def mask_texts(self, texts: Sequence[tuple[Ids, ...]], draws: Draws) -> tuple[Ids, Ids]:
+    def mask_texts(self, texts: Sequence[tuple[Ids, ...]], draws: ExampleRng) -> tuple[Ids, Ids]:
         """The concatenated texts with some tokens replaced, and the original of these (IGNORED elsewhere).
 
         `draws` has a random stream for each text.
@@ -62,7 +62,7 @@ class Masker:
         masked[random] = self.ordinary_ids[others.astype(np.int64)]
         return masked, np.where(chosen, ids, IGNORED)
 
-    def _choose_positions(self, groups: Ids, lengths: np.ndarray, draws: Draws) -> np.ndarray:
+    def _choose_positions(self, groups: Ids, lengths: np.ndarray, draws: ExampleRng) -> np.ndarray:
         """Choose groups of each text in random order until it has its share, at least one.
 
         A long word that would exceed the share is passed over. Vectorized: all texts choose their first group
@@ -93,12 +93,12 @@ class MaskedRow(NamedTuple):
     next_sentence: Ids  # one class, or none for single lines
 
 
-class MaskedDataset(TaskDataset):
+class MaskedDataset(Dataset):
     """Lines, or pairs of lines, with other tokens masked in every epoch."""
 
     data: MaskData
 
-    def __init__(self, examples: Examples, masker: Masker, data: MaskData, train: Train, context: int | None) -> None:
+    def __init__(self, examples: Source, masker: Masker, data: MaskData, train: Train, context: int | None) -> None:
         super().__init__(examples, data, train)
         self.masker, self.tokenizer = masker, masker.tokenizer
         self.control_tokens = 3 if data.next_sentence else 2  # START, and END after each text
@@ -123,7 +123,7 @@ class MaskedDataset(TaskDataset):
             return ""
         return self.examples.text(index + 1, 0)
 
-    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
         if not self.data.next_sentence:
             return self._rows([[item] for item in items], np.zeros(0, int), draws)
         replaced, partners = self._random_partners(draws, np.array([not len(item[2]) for item in items]))
@@ -132,11 +132,11 @@ class MaskedDataset(TaskDataset):
         pairs = [[item[:2], second] for item, second in zip(items, seconds, strict=True)]
         return self._rows(pairs, np.where(replaced, NOT_NEXT, IS_NEXT), draws)
 
-    def _random_partners(self, draws: Draws, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _random_partners(self, draws: ExampleRng, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which lines get a random one in place of the next, those without a next one always; and that line."""
         return last | (draws.branch(0).uniform() < 0.5), draws.branch(1).below(len(self.examples))
 
-    def _rows(self, rows: list[list[EncodedExample]], classes: np.ndarray, draws: Draws) -> list[EncodedExample]:
+    def _rows(self, rows: list[list[EncodedExample]], classes: np.ndarray, draws: ExampleRng) -> list[EncodedExample]:
         """Each row as START, and its texts with END after each."""
         draws = draws.branch(2).split(len(rows[0]))
         begins = iter(draws.branch(3).uniform().tolist())
@@ -169,7 +169,7 @@ class MaskedDataset(TaskDataset):
     def encode_all(self, seed: int) -> list[EncodedExample]:
         """All examples in order, masked once."""
         indices = np.arange(len(self.examples))
-        return self.augment(self.encoded(indices), Draws.of(seed, 0, indices))
+        return self.augment(self.encoded(indices), ExampleRng.of(seed, 0, indices))
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         """Of a line the row; with data.next_sentence its own tokens, and the row with the next line, 1 without one."""
@@ -181,14 +181,14 @@ class MaskedDataset(TaskDataset):
     def partners(self, epoch: int, examples: np.ndarray) -> np.ndarray:
         if not self.data.next_sentence:
             return super().partners(epoch, examples)
-        return self._random_partners(Draws.of(self.train.seed, epoch, examples), np.zeros(len(examples), bool))[1]
+        return self._random_partners(ExampleRng.of(self.train.seed, epoch, examples), np.zeros(len(examples), bool))[1]
 
     def epoch_sizes(self, epoch: int, examples: np.ndarray, sizes: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """With data.next_sentence, the rows with the random lines that this epoch draws."""
         own = sizes(examples)
         if not self.data.next_sentence:
             return own
-        draws, last = Draws.of(self.train.seed, epoch, examples), own[:, 1] == 1
+        draws, last = ExampleRng.of(self.train.seed, epoch, examples), own[:, 1] == 1
         replaced, partners = self._random_partners(draws, last)
         random = np.minimum(own[:, 0] + sizes(partners)[:, 0], self.max_tokens) + self.control_tokens
         return np.repeat(np.where(replaced, random, own[:, 1])[:, None], 2, 1)

@@ -10,8 +10,8 @@ from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor
 from ..batch import Batch
 from ..dataset import EncodedExample, Measured
-from ..examples import Examples
-from ..rng import Draws
+from ..rng import ExampleRng
+from ..source import Source
 from .fields import FieldDataset
 
 MAX_PATCHES = 1 << 20  # images are never too large to train on: they are resized
@@ -22,7 +22,7 @@ class MixedImages(FieldDataset):
 
     data: ImageData
 
-    def __init__(self, examples: Examples, fields: Fields, data: ImageData, train: Train) -> None:
+    def __init__(self, examples: Source, fields: Fields, data: ImageData, train: Train) -> None:
         super().__init__(examples, fields, data, train, augmented=True)
         self.limit = MAX_PATCHES
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None  # of an epoch, and the places of examples in it
@@ -49,12 +49,12 @@ class MixedImages(FieldDataset):
             return super().batch(indices, epoch)
         partners, count = self.mixed_with(indices, epoch), len(indices)
         each, places = np.unique(np.concatenate([indices, partners]), return_inverse=True)
-        generators = Draws.of(self.train.seed, epoch, each).generators()
+        generators = ExampleRng.of(self.train.seed, epoch, each).generators()
         items = [self._encode(index, rng) for index, rng in zip(each.tolist(), generators, strict=True)]
         both = self.collate([items[place] for place in places])
         image, label = both["image"], both["label"].values
         values, shares = image.values[:count].clone(), torch.ones(count)
-        for row, rng in enumerate(Draws.of(self.train.seed, epoch, indices).branch(1).generators()):
+        for row, rng in enumerate(ExampleRng.of(self.train.seed, epoch, indices).branch(1).generators()):
             values[row], shares[row] = mix(values[row], image.values[count + row], self.data, rng)
         valid = None if image.valid is None else image.valid[:count] | image.valid[count:]
         valid = None if valid is None or bool(valid.all()) else valid

@@ -8,12 +8,12 @@ import numpy as np
 from ...config.data.base import Data
 from ...config.train import Train
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured, TaskDataset
+from ..dataset import Dataset, EncodedExample, Measured
 from ..loading.sampler import BudgetSampler, Pool, Step, alternate_sort, first_step, group_by_budget, split_evenly
 from ..sources.task_mixture import TaskMixture
 
 
-class MultitaskDataset(TaskDataset):
+class MultitaskDataset(Dataset):
     """Every kind has a data set of its own; a batch has examples of one kind.
 
     Sizes are positions that enter the layers that all kinds share: `strides` has the units of a kind (tokens, patches,
@@ -25,7 +25,7 @@ class MultitaskDataset(TaskDataset):
     def __init__(
         self,
         mixture: TaskMixture,
-        members: Mapping[str, TaskDataset],
+        members: Mapping[str, Dataset],
         strides: Mapping[str, int],
         data: Data,
         train: Train,

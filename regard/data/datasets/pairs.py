@@ -8,19 +8,19 @@ from ...config.data.base import PackedData
 from ...config.train import Train
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
-from ..dataset import EncodedExample, TaskDataset
-from ..examples import Examples
+from ..dataset import Dataset, EncodedExample
+from ..source import Source
 from .collate import collate_encoded
 
 
-class PairDataset(TaskDataset):
+class PairDataset(Dataset):
     """Pairs of texts, each with its END. No side is longer than `context`, the positions of the model."""
 
     data: PackedData
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         source: Tokenizer,
         target: Tokenizer,
         data: PackedData,

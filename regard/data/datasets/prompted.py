@@ -12,13 +12,13 @@ from ...processors.base import Array, Processor, Rng
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.processor import TextProcessor
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured, StoredExample, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample, Measured, StoredExample
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import prompted_targets
 from .fields import KEPT_BYTES
 from .mixed_images import MAX_PATCHES
-from .sounds import EncodeTranscripts
+from .sounds import EncodeTargets
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class EndedText(TextProcessor):
         return np.append(super().encode(raw, rng), self.tokenizer.end).astype(np.int32)
 
 
-class PromptedDataset(TaskDataset):
+class PromptedDataset(Dataset):
     """The budget of a step counts what the processor counts, or the tokens of a longer target.
 
     Inputs stay in memory once encoded, unless training changes them (`augmented`).
@@ -37,9 +37,9 @@ class PromptedDataset(TaskDataset):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         source: Processor,
-        encode_targets: EncodeTranscripts,
+        encode_targets: EncodeTargets,
         padding: int,
         data: Data,
         train: Train,
@@ -61,7 +61,7 @@ class PromptedDataset(TaskDataset):
         if not self.augmented:
             return super().batch(indices, epoch)
         examples = [self.examples[index] for index in indices.tolist()]
-        generators = Draws.of(self.train.seed, epoch, indices).generators()
+        generators = ExampleRng.of(self.train.seed, epoch, indices).generators()
         values = [self.source.encode(raw, rng) for (raw, _), rng in zip(examples, generators, strict=True)]
         targets = self.encode_targets([target for _, target in examples])
         items = [(value, *target) for value, target in zip(values, targets, strict=True)]

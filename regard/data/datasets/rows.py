@@ -15,9 +15,9 @@ from ...processors.labels import LabelSet
 from ...processors.text.processor import encode_words
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
-from ..dataset import EncodedExample, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
 
 
@@ -54,7 +54,7 @@ def pad_texts(rows: Sequence[Ids], tokenizer: Tokenizer, token_types: int) -> In
     return pad_tokens(rows, tokenizer.pad, types)
 
 
-class LabeledTextDataset(TaskDataset):
+class LabeledTextDataset(Dataset):
     """Texts, or pairs of texts, with a target each. Texts that are too long are truncated, and counted.
 
     A step takes texts of any length: where labels go with lengths, sorted steps have few labels each, and learn worse.
@@ -65,7 +65,7 @@ class LabeledTextDataset(TaskDataset):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         tokenizer: Tokenizer,
         target: Processor,
         data: LabelData,
@@ -91,7 +91,7 @@ class LabeledTextDataset(TaskDataset):
                 self.shortened.add(i)
             yield row, self.target.encode(example[1])
 
-    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
         """With data.token_masking, replace random tokens by <mask>; START and END stay."""
         if not self.data.token_masking:
             return items
@@ -197,14 +197,14 @@ def encode_sentence(tokenizer: Tokenizer, words: list[list[int]], max_tokens: in
     return SentenceRows(rows, word_positions)
 
 
-class TaggedDataset(TaskDataset):
+class TaggedDataset(Dataset):
     """Words with one tag each, predicted at their first token. A sentence that is too long becomes several rows."""
 
     data: TagData
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         tokenizer: Tokenizer,
         labels: LabelSet,
         data: TagData,

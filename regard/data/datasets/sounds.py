@@ -14,15 +14,15 @@ from ...processors.base import Array
 from ...processors.sound.frames import SoundFrames
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured, TaskDataset
-from ..examples import Examples
-from ..rng import Draws
+from ..dataset import Dataset, EncodedExample, Measured
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import Ids, pad_rows, prompted_targets, valid_mask
 from .fields import KEPT_BYTES
 
 STRIDE = 4  # frames of an encoder position
 MEASURED_TEXTS = 1000  # transcripts that are encoded together
-EncodeTranscripts: TypeAlias = Callable[[Sequence[str]], list[tuple[Ids, Ids]]]
+EncodeTargets: TypeAlias = Callable[[Sequence[str]], list[tuple[Ids, Ids]]]
 """For every transcript the prompt, which ends in START, and the tokens to learn, which end in END."""
 
 
@@ -37,7 +37,7 @@ class PlainTranscripts:
         return [(start, np.array([*ids, end], np.int32)) for ids in self.tokenizer.encode(list(texts))]
 
 
-class SoundDataset(TaskDataset):
+class SoundDataset(Dataset):
     """The budget of a step counts frames, which are known from the length of a recording.
 
     Frames stay in memory, unless training changes the samples (data.speed, data.noise). SpecAugment masks a copy.
@@ -47,9 +47,9 @@ class SoundDataset(TaskDataset):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         sound: SoundFrames,
-        encode_transcripts: EncodeTranscripts,
+        encode_transcripts: EncodeTargets,
         padding: int,
         data: SoundSettings,
         train: Train,
@@ -102,7 +102,7 @@ class SoundDataset(TaskDataset):
         sound = self.sound
         if not (sound.encodes_anew or sound.masks):
             return super().batch(indices, epoch)
-        generators = Draws.of(self.train.seed, epoch, indices).generators()
+        generators = ExampleRng.of(self.train.seed, epoch, indices).generators()
         ids: Sequence[tuple[Ids, ...]]
         if sound.encodes_anew:
             examples = [self.examples[index] for index in indices.tolist()]

@@ -10,8 +10,8 @@ from ...config.train import Train
 from ...errors import UserError
 from ...processors.text.tokenizers import TrainedTokenizer
 from ..dataset import EncodedExample
-from ..examples import Examples
-from ..rng import Draws
+from ..rng import ExampleRng
+from ..source import Source
 from .collate import Ids
 from .pairs import PairDataset
 
@@ -74,7 +74,7 @@ class SpanDataset(PairDataset):
     """Lines of text, with other spans corrupted in every epoch."""
 
     def __init__(
-        self, examples: Examples, corruptor: SpanCorruptor, data: SpanData, train: Train, context: int | None = None
+        self, examples: Source, corruptor: SpanCorruptor, data: SpanData, train: Train, context: int | None = None
     ) -> None:
         if data.max_tokens < MIN_TARGET_TOKENS:
             raise UserError(
@@ -95,7 +95,7 @@ class SpanDataset(PairDataset):
         source, target = self.corruptor.sizes(min(len(item[0]), self.max_text_tokens))
         return source + 1, target + 1
 
-    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
         return [self._corrupt_window(ids, rng) for (ids,), rng in zip(items, draws.generators(), strict=True)]
 
     def _corrupt_window(self, ids: Ids, rng: np.random.Generator) -> EncodedExample:
@@ -106,7 +106,7 @@ class SpanDataset(PairDataset):
     def encode_all(self, seed: int) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""
         indices = np.arange(len(self.examples))
-        items = self.augment(self.encoded(indices), Draws.of(seed, 0, indices))
+        items = self.augment(self.encoded(indices), ExampleRng.of(seed, 0, indices))
         return [x[:-1].tolist() for x, _ in items], [y[:-1].tolist() for _, y in items]
 
     def describe_shortened(self) -> str:

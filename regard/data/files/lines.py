@@ -14,7 +14,7 @@ from typing import IO
 import numpy as np
 
 from ...errors import UserError
-from ..examples import LazySequence
+from ..source import LazySequence
 from .line_index import BLANK, INVALID, VALID, LineIndex, file_state, index_path, read_index, write_index
 from .open import (
     ARCHIVE_ERRORS,

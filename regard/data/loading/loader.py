@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from ..batch import Batch
-from ..dataset import Measured, TaskDataset
+from ..dataset import Dataset, Measured
 from .sampler import BudgetSampler, MicroBatch, Pool, Step, StepSampler
 from .workers import Workers
 
@@ -61,7 +61,7 @@ Job: TypeAlias = MeasureJob | BatchJob | None  # None only lets the results of e
 
 
 class BatchSource(Protocol):
-    """What makes the batches: a `TaskDataset`, or windows of a corpus."""
+    """What makes the batches: a `Dataset`, or windows of a corpus."""
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch: ...
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured: ...
@@ -161,7 +161,7 @@ class Loader:
         self._ahead: dict[tuple[int, Share], LoadedSteps] = {}  # steps of the next epoch, by its number
 
     @classmethod
-    def of(cls, dataset: TaskDataset, sampler: type[BudgetSampler] = BudgetSampler) -> "Loader":
+    def of(cls, dataset: Dataset, sampler: type[BudgetSampler] = BudgetSampler) -> "Loader":
         """Steps within the budget of the run. Without workers, a small data set stays in memory once encoded."""
         if not dataset.data.workers:
             dataset.cache_encoded()

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UserError
-from ..dataset import Measured, TaskDataset
-from ..examples import Examples
+from ..dataset import Dataset, Measured
+from ..source import Source
 
 PLAN = 2  # the number of the way to plan; another one divides an epoch into other steps
 POOL_SIZE = 50_000  # examples sorted together: the more, the less padding (4,096 tokens a step: 3 %; 12,800: 6 %)
@@ -131,7 +131,7 @@ class BudgetSampler(StepSampler):
     The order depends only on (seed, epoch). After an epoch, `report` says what was left out.
     """
 
-    def __init__(self, dataset: TaskDataset) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self.examples, self.train, self.limit_key = dataset.examples, dataset.train, dataset.limit_key
         self.costs = CostTable(len(dataset.examples), dataset.limit)
         self.sorted, self.dataset = dataset.sorted, dataset
@@ -221,7 +221,7 @@ def first_step(ends: np.ndarray, pool: Pool, index: int) -> int:
     return begin
 
 
-def describe_examples(examples: Examples, indices: np.ndarray, what: str) -> list[str]:
+def describe_examples(examples: Source, indices: np.ndarray, what: str) -> list[str]:
     """A sentence about some of the examples."""
     return [f"{len(indices):,} of {len(examples):,} {what}, such as {examples.location(int(indices[0]))}"]
 

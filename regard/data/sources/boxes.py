@@ -13,10 +13,10 @@ from ...config.data.images import DetectData
 from ...errors import UserError
 from ...processors.image.read import FileBytes, image_name, image_problem, image_size, open_image
 from ...processors.labels import LabelSet, sorted_labels
-from ..examples import Examples
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
+from ..source import Source
 from .holdout import Subset
 from .images import SKIP_HINT, is_image_name
 
@@ -67,14 +67,14 @@ class Annotation(NamedTuple):
     objects: Sequence[tuple[str, Sequence[float], bool, float | None]]  # label, corners, crowd, area
 
 
-class BoxData(Examples):
+class BoxData(Source):
     """Images with their objects. An example is (image, Objects); `load_image` opens the image."""
 
     labels: LabelSet  # of all objects, crowds left out
     categories: Mapping[str, int]  # the ids of the labels, as COCO files have them
 
 
-class BoxExamples(BoxData):
+class BoxSource(BoxData):
     """Images with their objects in files or in memory."""
 
     problem = ""  # of the first image that was left out
@@ -186,7 +186,7 @@ def image_digest(image: Any) -> bytes:
     return content
 
 
-def box_source(examples: Examples) -> BoxData:
+def box_source(examples: Source) -> BoxData:
     """The data set that these examples are part of."""
     while isinstance(examples, Subset):
         examples = examples.examples
@@ -194,7 +194,7 @@ def box_source(examples: Examples) -> BoxData:
     return examples
 
 
-def label_counts(examples: Examples) -> Counter[str]:
+def label_counts(examples: Source) -> Counter[str]:
     """How often each label occurs, crowds left out."""
     return Counter(label for index in range(len(examples)) for label in examples[index][1].trained.labels)
 
@@ -202,14 +202,14 @@ def label_counts(examples: Examples) -> Counter[str]:
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
-def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxExamples:
+def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxSource:
     """The examples in these files: images and COCO JSON, images and VOC XML, one place with both, or in memory."""
     from .coco import coco_annotations
     from .voc import voc_annotations
 
     names = [name for side in sides for name in side]
     if isinstance(names[0], InMemory):
-        return BoxExamples(names[0], memory_annotations(names[0]), invalid=data.invalid)
+        return BoxSource(names[0], memory_annotations(names[0]), invalid=data.invalid)
     if len(sides) > 2 or not all(len(side) == 1 for side in sides):
         raise UserError(
             f"images with boxes are {len(names)} names here; expected two, separated by a comma: the images and their "
@@ -224,10 +224,10 @@ def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxExample
                 "files"
             )
         annotations, categories = coco_annotations(names[1], files)
-        examples = BoxExamples(names[1], annotations, categories, data.invalid)
+        examples = BoxSource(names[1], annotations, categories, data.invalid)
     else:
         annotations = voc_annotations(images if len(names) == 1 else open_tree(Path(names[1]).expanduser()), files)
-        examples = BoxExamples(names[-1], annotations, invalid=data.invalid)
+        examples = BoxSource(names[-1], annotations, invalid=data.invalid)
         examples.counts["other"] = len(files.images) - len(examples)
     examples.counts["missing"] = files.missing
     return examples

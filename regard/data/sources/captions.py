@@ -17,20 +17,20 @@ import numpy as np
 from ...config.data.images import CaptionData, NamedImages
 from ...errors import UserError
 from ...processors.image.read import RawImage, image_problem
-from ..examples import Examples
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK
 from ..files.open import missing_file, plain_suffix, text_error
 from ..files.trees import open_tree
+from ..source import Source
 from ..tables.cells import MediaValue, text_value
 from ..tables.columns import Role
 from ..tables.open import SUFFIXES, column_rule, is_json_array, open_table
-from ..tables.records import TableExamples
+from ..tables.records import TableSource
 from .boxes import ImageFiles, StoredImage
 from .coco import coco_captions
 from .holdout import Subset
 from .images import PATH, SKIP_HINT, is_image_name
-from .media import RECORD, MediaExamples, is_tree, join_examples, open_files, readable
+from .media import RECORD, MediaSource, is_tree, join_examples, open_files, readable
 from .pairs import split_references
 
 CAPTION_NAMES = ("text", "sentence", "sentences", "description", "raw", "answer")
@@ -46,7 +46,7 @@ def caption_value(cell: object, names: Sequence[str] = ()) -> str:
 CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
 
 
-def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Examples:
+def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Source:
     """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
     if len(sides) == 1:
         return join_examples([_open(pattern, data) for pattern in sides[0]])
@@ -72,7 +72,7 @@ def _no_images(name: str) -> UserError:
     return UserError(f"{name} has no images; expected files such as .png or .jpg")
 
 
-def _open(pattern: str, data: CaptionData | NamedImages) -> Examples:
+def _open(pattern: str, data: CaptionData | NamedImages) -> Source:
     path = Path(pattern).expanduser()
     if is_tree(pattern):
         files = ImageFiles(open_tree(path))
@@ -96,7 +96,7 @@ def _open(pattern: str, data: CaptionData | NamedImages) -> Examples:
 class CellImage:
     """An image in a table, read when it is needed."""
 
-    table: TableExamples
+    table: TableSource
     index: int
 
     def read(self) -> Any:
@@ -116,16 +116,16 @@ class CaptionRecord(NamedTuple):
     place: str
 
 
-def _open_table(pattern: str, data: CaptionData | NamedImages) -> TableExamples:
+def _open_table(pattern: str, data: CaptionData | NamedImages) -> TableSource:
     table = open_table([pattern], column_rule(data, (PATH, CAPTION)), data.format, data.invalid)
     for row in np.flatnonzero(table.statuses() == BLANK).tolist():
         image, caption = table.item(row)
         if not caption and (isinstance(image, MediaValue) or image.strip()) and data.invalid != "skip":
             raise _no_caption(table.location(row))
-    return TableExamples(table)
+    return TableSource(table)
 
 
-def _records(examples: TableExamples, files: ImageFiles | None = None) -> Iterator[CaptionRecord]:
+def _records(examples: TableSource, files: ImageFiles | None = None) -> Iterator[CaptionRecord]:
     """The records of a table. Paths are relative to its folder, or to `files`."""
     for index in range(len(examples)):
         (cell, captions), place = examples.item(index), examples.location(index)
@@ -181,7 +181,7 @@ def _no_caption(place: str) -> UserError:
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
-class CaptionedImages(MediaExamples):
+class CaptionedImages(MediaSource):
     """Images with all their captions."""
 
     noun = "image"
@@ -192,7 +192,7 @@ class CaptionedImages(MediaExamples):
         records: Iterator[CaptionRecord],
         invalid: str,
         files: ImageFiles | None = None,
-        table: TableExamples | None = None,
+        table: TableSource | None = None,
     ) -> None:
         self.name = name
         groups: dict[object, list[CaptionRecord]] = {}
@@ -257,10 +257,10 @@ def _problem(record: CaptionRecord, decode: bool) -> str:
     return f"{record.place}: {found}" if found else ""
 
 
-class CaptionPairs(Examples):
+class CaptionPairs(Source):
     """Every caption of an image is an example of its own: what training reads."""
 
-    def __init__(self, examples: Examples) -> None:
+    def __init__(self, examples: Source) -> None:
         self.examples, self.name = examples, examples.name
         captions = np.array([examples.text(index, 1).count("\t") + 1 for index in range(len(examples))], np.int64)
         self.images = np.repeat(np.arange(len(examples)), captions)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...config.data.base import Data, Sides
+from ...config.data.base import Data, DataFiles
 from ...errors import UserError
 from ..files.in_memory import InMemory, is_known, kind_of
 
@@ -19,7 +19,7 @@ EXPECTED = (
 SPLITS = {"validation": "valid"}  # as Hugging Face names it
 
 
-def as_sides(data: Any, key: str) -> Any:
+def as_data_files(data: Any, key: str) -> Any:
     """`data` as the value of data.train, data.valid or data.test: file names stay, anything else is `InMemory`."""
     if isinstance(data, PathLike):
         return ((fspath(data),),)
@@ -71,12 +71,12 @@ def splits_in_memory(data: Data) -> list[str]:
     ]
 
 
-def evaluation_sides(data: Any) -> Sides | None:
+def evaluation_files(data: Any) -> DataFiles | None:
     """What `evaluate` is given as the sides of examples: file names, such as "a.en,a.de", or data in memory."""
     if data is None:
         return None
     try:
-        sides: Sides = Data.model_validate({"test": as_sides(data, "data")}).test
+        sides: DataFiles = Data.model_validate({"test": as_data_files(data, "data")}).test
     except ValidationError as error:
         raise UserError(f"the data are a {kind_of(data)}; {EXPECTED}") from error
     if not sides:
@@ -85,4 +85,4 @@ def evaluation_sides(data: Any) -> Sides | None:
 
 
 def _side_value(key: str, value: Any) -> Any:
-    return as_sides(value, key) if key.partition("data.")[2] in ("train", "valid", "test", *SPLITS) else value
+    return as_data_files(value, key) if key.partition("data.")[2] in ("train", "valid", "test", *SPLITS) else value

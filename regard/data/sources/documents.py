@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.data.texts import TextData
 from ...errors import UserError
 from ..files.in_memory import InMemory
@@ -324,7 +324,7 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
 # --- which files -----------------------------------------------------------------------------------------------------
 
 
-def open_documents(data: TextData, split: str, sides: Sides | None = None) -> Documents:
+def open_documents(data: TextData, split: str, sides: DataFiles | None = None) -> Documents:
     """The train, valid or test split: the files named for it, or the part held out of data.train.
 
     `sides` names other files.

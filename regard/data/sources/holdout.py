@@ -5,14 +5,14 @@ import hashlib
 import numpy as np
 
 from ...errors import UserError
-from ..examples import Examples
+from ..source import Source
 from .mixture import Mixture
 
 
-class Subset(Examples):
+class Subset(Source):
     """Some examples of a data set."""
 
-    def __init__(self, examples: Examples, indices: np.ndarray, name: str) -> None:
+    def __init__(self, examples: Source, indices: np.ndarray, name: str) -> None:
         self.examples, self.indices, self.name = examples, indices, name
         self.counts = examples.counts | {"examples": len(indices)}
 
@@ -46,7 +46,7 @@ class Subset(Examples):
         return self.examples.report()
 
 
-def hold_out(examples: Examples, share: float, split: str, tail: bool = False) -> Examples:
+def hold_out(examples: Source, share: float, split: str, tail: bool = False) -> Source:
     """The examples of split train or valid, if `share` of all is for validation.
 
     The held-out ones are drawn at random, the same in every run; with `tail` they are the last ones, as in running

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ...config.data.images import NamedImages
 from ...errors import UserError
-from ..examples import Examples
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import open_tree
+from ..source import Source
 from ..tables.columns import LABEL_NAMES, TEXT_NAMES, Role, label_value
 from ..tables.open import SUFFIXES, column_rule, open_table
 from .captions import CaptionPairs, captioned_images
@@ -26,7 +26,7 @@ CAPTION_NAMES = ("text", "caption", "captions", "title", "alt", "alt_text", "des
 NAME = Role("text", "text", (CAPTION_NAMES, ("label",), LABEL_NAMES), named_text)
 
 
-def image_texts(sides: Sequence[Sequence[str]], data: NamedImages) -> Examples:
+def image_texts(sides: Sequence[Sequence[str]], data: NamedImages) -> Source:
     """The examples in these files, each an image and a text that belongs to it."""
     folders = [is_tree(name) for side in sides for name in side]
     if len(sides) == 2:
@@ -54,7 +54,7 @@ def _is_table(name: str, data: NamedImages) -> bool:
     return known and not is_tree(name)
 
 
-def _open_table(name: str, data: NamedImages) -> Examples:
+def _open_table(name: str, data: NamedImages) -> Source:
     path = name if isinstance(name, InMemory) else str(Path(name).expanduser())
     table = TableImages(open_table([path], column_rule(data, (PATH, NAME)), data.format, data.invalid))
     table.check(data.invalid)

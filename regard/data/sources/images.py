@@ -17,14 +17,14 @@ import numpy as np
 from ...config.data.images import NamedImages
 from ...errors import UserError
 from ...processors.image.read import RawImage, image_problem
-from ..examples import Examples, InMemoryExamples
 from ..files.in_memory import InMemory
 from ..files.open import matching_files, missing_file, open_decompressed, plain_suffix
 from ..files.trees import FileTree, open_tree
+from ..source import InMemorySource, Source
 from ..tables.cells import label_value, text_value
 from ..tables.columns import LABEL, MediaValue, Role
 from ..tables.open import SUFFIXES, column_rule, open_table
-from .media import FileTable, TreeExamples, array_digest, file_cell, is_tree, join_examples, open_files, readable
+from .media import FileTable, TreeSource, array_digest, file_cell, is_tree, join_examples, open_files, readable
 
 SKIP_HINT = "or set data.invalid=skip to leave such images out"
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
@@ -44,7 +44,7 @@ def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
 PATH = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
 
 
-def labeled_images(sides: Sequence[Sequence[str]], data: NamedImages) -> Examples:
+def labeled_images(sides: Sequence[Sequence[str]], data: NamedImages) -> Source:
     """The examples in these files, each an image and its label."""
     if len(sides) == 2 and not any(Path(name).is_dir() for side in sides for name in side):
         return idx_examples(sides[0], sides[1], data)
@@ -71,7 +71,7 @@ def _no_images(name: str) -> UserError:
     return UserError(f"{name} has no images; expected files such as .png or .jpg, in a folder for each class")
 
 
-def _open(pattern: str, data: NamedImages) -> Examples:
+def _open(pattern: str, data: NamedImages) -> Source:
     path = Path(pattern).expanduser()
     if is_tree(pattern):
         return TreeImages(open_tree(path), data)
@@ -87,7 +87,7 @@ def _open(pattern: str, data: NamedImages) -> Examples:
     )
 
 
-class TreeImages(TreeExamples):
+class TreeImages(TreeSource):
     """A folder or archive with one folder per class."""
 
     noun = "image"
@@ -163,7 +163,7 @@ class TableImages(FileTable):
         self.counts["unreadable"] = whole - len(kept)
 
 
-class InMemoryImages(InMemoryExamples):
+class InMemoryImages(InMemorySource):
     """Images held in memory."""
 
     def fingerprint(self) -> str:
@@ -176,7 +176,7 @@ class InMemoryImages(InMemoryExamples):
 # --- IDX -------------------------------------------------------------------------------------------------------------
 
 
-def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: NamedImages) -> Examples:
+def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: NamedImages) -> Source:
     """The images and labels of IDX files, as MNIST has them; a label is its number, or one of data.names."""
     images = np.concatenate([read_idx(path) for pattern in image_files for path in matching_files(pattern)])
     numbers = np.concatenate([read_idx(path) for pattern in label_files for path in matching_files(pattern)])

@@ -23,13 +23,13 @@ from ..tables.columns import (
     Role,
 )
 from ..tables.open import column_rule, open_table
-from ..tables.records import TableExamples
+from ..tables.records import TableSource
 
 INSPECTED, FEWEST = 1000, 10  # examples that are inspected for a header, and those it takes to be sure
 FEWEST_NUMBERS = 20  # different ones among them that are no classes, if some have a fraction
 
 
-class PairedTexts(TableExamples):
+class PairedTexts(TableSource):
     """Pairs of texts. An example is (text, label, second text): the label has the place that it has without a pair."""
 
     def item(self, index: int) -> tuple[Any, ...]:
@@ -46,12 +46,12 @@ def label_roles(data: LabelData, label: Role = LABEL) -> tuple[Role, ...]:
     return (FIRST_TEXT, TEXT_PAIR, label) if data.pairs == "yes" else (TEXT, label)
 
 
-def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> TableExamples:
+def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> TableSource:
     """The examples in these files: (text, target), or (text, target, second text) of pairs."""
     return _open(sides, data, column_rule(data, label_roles(data)))
 
 
-def _open(sides: Sequence[Sequence[str]], data: LabelData, rule: ColumnRule) -> TableExamples:
+def _open(sides: Sequence[Sequence[str]], data: LabelData, rule: ColumnRule) -> TableSource:
     if len(sides) != 1:
         raise UserError(
             f"texts and labels are in one file, but {len(sides)} were given, separated by commas; "
@@ -60,13 +60,13 @@ def _open(sides: Sequence[Sequence[str]], data: LabelData, rule: ColumnRule) -> 
     if data.format == "text":
         raise UserError("data.format=text has no labels for training or evaluation; use a table, such as tsv")
     table = open_table(sides[0], rule, data.format, data.invalid)
-    examples = TableExamples(table)
+    examples = TableSource(table)
     if data.header == "auto" and len(examples):
         refuse_likely_header(examples, rule)
     return PairedTexts(table) if len(rule.roles) == 3 else examples
 
 
-def refuse_likely_header(examples: TableExamples, rule: ColumnRule) -> None:
+def refuse_likely_header(examples: TableSource, rule: ColumnRule) -> None:
     """Refuse a first line that looks like unknown column names: its label occurs nowhere else, and all others do."""
     place = rule.words.index(LABEL.name)
     if rule.roles[place] not in (LABEL, ANY_LABEL):
@@ -94,7 +94,7 @@ class Detected(NamedTuple):
     """What training data show about themselves."""
 
     settings: dict[str, str]  # of data.*, where they differ from one label for one text
-    examples: TableExamples | None  # the data, if they are open with these settings
+    examples: TableSource | None  # the data, if they are open with these settings
 
 
 def detect_problem(data: LabelData) -> Detected:

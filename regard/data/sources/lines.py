@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from ...config.data.texts import MaskData, SpanData
 from ...errors import UserError
-from ..examples import Examples
 from ..files.lines import TextLines
+from ..source import Source
 from ..tables.columns import TEXT
 from ..tables.line_table import ParallelLines
 from ..tables.open import column_rule, file_format, open_table
-from ..tables.records import TableExamples
+from ..tables.records import TableSource
 
 
-def line_examples(sides: Sequence[Sequence[str]], data: MaskData | SpanData) -> Examples:
+def line_examples(sides: Sequence[Sequence[str]], data: MaskData | SpanData) -> Source:
     """The lines of these files, or the texts in tables; one side each."""
     if len(sides) != 1:
         raise UserError(
@@ -20,5 +20,5 @@ def line_examples(sides: Sequence[Sequence[str]], data: MaskData | SpanData) -> 
             "join several files by a glob or a TOML list"
         )
     if file_format(sides[0][0], data.format, "text") == "text":
-        return TableExamples(ParallelLines([TextLines(sides[0], data.invalid)]))
-    return TableExamples(open_table(sides[0], column_rule(data, (TEXT,)), data.format, data.invalid))
+        return TableSource(ParallelLines([TextLines(sides[0], data.invalid)]))
+    return TableSource(open_table(sides[0], column_rule(data, (TEXT,)), data.format, data.invalid))

@@ -10,11 +10,11 @@ import numpy as np
 from ...config.data.mixed import MultitaskData
 from ...errors import UserError
 from ...processors.image.read import image_problem
-from ..examples import Examples
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK, INVALID, VALID
 from ..files.lines import TextLines
 from ..files.open import plain_suffix
+from ..source import Source
 from ..tables.columns import MediaValue
 from ..tables.records import check_texts, parse_object
 from .images import image_value, is_image_name
@@ -63,7 +63,7 @@ def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
     return Line(SourceTag(kind, task.strip()), value, str(target).strip() if required else "")
 
 
-class ManifestExamples(Examples):
+class ManifestSource(Source):
     """Items have the tag of the source, the input and the target. Paths are relative to the folder of the manifest."""
 
     def __init__(self, name: str, data: MultitaskData, whole: Sequence[int] | np.ndarray) -> None:
@@ -154,7 +154,7 @@ CHECKS: Mapping[str, Callable[[Any, MultitaskData], tuple[str, float]]] = {
 }
 
 
-class ManifestFile(ManifestExamples):
+class ManifestFile(ManifestSource):
     """The lines of JSONL files, which stay on disk."""
 
     def __init__(self, pattern: str, data: MultitaskData) -> None:
@@ -176,7 +176,7 @@ class ManifestFile(ManifestExamples):
         return self.lines.digest()
 
 
-class ManifestRecords(ManifestExamples):
+class ManifestRecords(ManifestSource):
     """Records that a program hands over."""
 
     def __init__(self, name: str, records: Sequence[Any], data: MultitaskData) -> None:
@@ -205,12 +205,12 @@ class ManifestRecords(ManifestExamples):
         return "\n".join(parts).encode("utf-8", "surrogateescape")
 
 
-def open_manifests(sides: Sequence[Sequence[str]], data: MultitaskData) -> Examples:
+def open_manifests(sides: Sequence[Sequence[str]], data: MultitaskData) -> Source:
     """The examples of all manifests, one after the other."""
     return join_examples([_open(pattern, data) for side in sides for pattern in side])
 
 
-def _open(pattern: str, data: MultitaskData) -> Examples:
+def _open(pattern: str, data: MultitaskData) -> Source:
     if isinstance(pattern, InMemory):
         if not isinstance(pattern.data, list | tuple):
             raise UserError(f"the data are {pattern}; expected a list of dicts such as {EXAMPLE}, or a .jsonl file")

@@ -12,13 +12,13 @@ import numpy as np
 
 from ...errors import UserError
 from ...processors.base import FileBytes
-from ..examples import Examples
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
+from ..source import Source
 from ..tables.columns import ColumnRule, MediaValue
 from ..tables.open import SUFFIXES, open_table
-from ..tables.records import Table, TableExamples
+from ..tables.records import Table, TableSource
 
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 
@@ -75,7 +75,7 @@ def array_digest(media: Any) -> str:
     return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
 
 
-class MediaExamples(Examples):
+class MediaSource(Source):
     """Images or recordings, of which some may have been left out."""
 
     noun: str  # what the files are
@@ -87,7 +87,7 @@ class MediaExamples(Examples):
         return [f"{fact}: {self.problem}"] * bool(count) + super().report()
 
 
-class TreeExamples(MediaExamples):
+class TreeSource(MediaSource):
     """Files of a folder or an archive, each with a text."""
 
     tree: FileTree
@@ -110,7 +110,7 @@ class TreeExamples(MediaExamples):
         return text_digest(f"{name}\0{text}\0{self.tree.digest(name)}" for name, text in self.files)
 
 
-class FileTable(TableExamples, MediaExamples):
+class FileTable(TableSource, MediaSource):
     """Files and texts in a table. Paths are relative to the folder of the table."""
 
     def __init__(self, table: Table) -> None:
@@ -143,7 +143,7 @@ class FileTable(TableExamples, MediaExamples):
         return Path(RECORD.sub("", self.location(index))).parent / raw, text
 
     def side(self, index: int, side: int) -> Any:
-        return TableExamples.item(self, index)[side] if side == 1 else self.item(index)[side]
+        return TableSource.item(self, index)[side] if side == 1 else self.item(index)[side]
 
     def text(self, index: int, side: int) -> str:
         text: str = self.side(index, side)
@@ -153,10 +153,10 @@ class FileTable(TableExamples, MediaExamples):
         return hashlib.blake2b(super().fingerprint().encode() + self._sizes.digest(), digest_size=16).hexdigest()
 
 
-class JoinedExamples(Examples):
+class JoinedSource(Source):
     """The examples of several places, one after the other."""
 
-    def __init__(self, parts: Sequence[Examples]) -> None:
+    def __init__(self, parts: Sequence[Source]) -> None:
         self.parts, self.ends = parts, np.cumsum([len(part) for part in parts]).tolist()
         self.name = f"{parts[0].name} (and {len(parts) - 1} more)"
         self.counts = {"examples": self.ends[-1]}
@@ -164,7 +164,7 @@ class JoinedExamples(Examples):
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def _find(self, index: int) -> tuple[Examples, int]:
+    def _find(self, index: int) -> tuple[Source, int]:
         number = bisect.bisect_right(self.ends, index)
         return self.parts[number], index - self.ends[number] + len(self.parts[number])
 
@@ -192,9 +192,9 @@ class JoinedExamples(Examples):
         return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
 
 
-def join_examples(parts: Sequence[Examples]) -> Examples:
+def join_examples(parts: Sequence[Source]) -> Source:
     """Examples of several sources as one."""
-    return parts[0] if len(parts) == 1 else JoinedExamples(parts)
+    return parts[0] if len(parts) == 1 else JoinedSource(parts)
 
 
 def text_digest(parts: Iterable[str]) -> str:

@@ -9,16 +9,16 @@ import numpy as np
 
 from ...config.data.texts import MixData
 from ...errors import UserError
-from ..examples import Examples
+from ..source import Source
 from .pairs import open_pairs
 
 Rng = np.random.Generator
 
 
-class Mixture(Examples):
+class Mixture(Source):
     """The examples of several tasks, one task after the other. Sources begin with the prefix of their task."""
 
-    def __init__(self, tasks: Sequence[tuple[str, Examples]], weights: Sequence[float] = ()) -> None:
+    def __init__(self, tasks: Sequence[tuple[str, Source]], weights: Sequence[float] = ()) -> None:
         self.prefixes, self.datasets = [prefix for prefix, _ in tasks], [examples for _, examples in tasks]
         self.weights = np.array(weights) / sum(weights) if weights else None
         self.offsets = np.cumsum([0, *map(len, self.datasets)])

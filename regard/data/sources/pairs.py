@@ -8,12 +8,12 @@ from ..files.lines import TextLines
 from ..tables.columns import SOURCE, TARGET
 from ..tables.line_table import ParallelLines
 from ..tables.open import column_rule, file_format, open_table
-from ..tables.records import TableExamples
+from ..tables.records import TableSource
 
 
 def open_pairs(
     sides: Sequence[Sequence[str]], data: TableData, references: bool = False, default: str = "text", links: str = ""
-) -> TableExamples:
+) -> TableSource:
     """The examples in these files. With `references`, `data.columns` after the second hold further references.
 
     `default` is the format of files with an unknown suffix. The lines of the file `links` become a third side.
@@ -28,7 +28,7 @@ def open_pairs(
                 "a comma, as in data.train=a,b, or give one table, such as .tsv or .jsonl (data.format)"
             )
         sides = [*sides, [links]] if links else sides
-        return TableExamples(ParallelLines([TextLines(side, data.invalid) for side in sides]))
+        return TableSource(ParallelLines([TextLines(side, data.invalid) for side in sides]))
     if links:
         raise UserError(f"data.links is {links}, and data.train is a table; links go with two files of lines")
     if len(sides) != 1:
@@ -37,7 +37,7 @@ def open_pairs(
             "glob or a TOML list, or set data.format=text"
         )
     rule = column_rule(data, (SOURCE, TARGET), references=references)
-    return TableExamples(open_table(sides[0], rule, data.format, data.invalid, default))
+    return TableSource(open_table(sides[0], rule, data.format, data.invalid, default))
 
 
 def split_references(text: str) -> list[str]:

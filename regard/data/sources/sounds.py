@@ -14,20 +14,20 @@ import numpy as np
 
 from ...config.data.sound import Recordings, RecordingTable
 from ...errors import UserError
-from ...processors.sound.read import RawSound, Sound, is_sound, sound_info, sound_problem
-from ..examples import Examples
+from ...processors.sound.read import RawSound, Samples, is_sound, sound_info, sound_problem
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK
 from ..files.open import BOM, SOUNDS, missing_file, plain_suffix, text_error
 from ..files.trees import FileTree, is_archive, open_tree
+from ..source import Source
 from ..tables.cells import text_value
 from ..tables.columns import MediaValue, Role
 from ..tables.open import SUFFIXES, column_rule, open_table
 from ..tables.records import Table
 from .media import (
     FileTable,
-    MediaExamples,
-    TreeExamples,
+    MediaSource,
+    TreeSource,
     array_digest,
     file_cell,
     is_tree,
@@ -50,7 +50,7 @@ def sound_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
     if isinstance(cell, dict) and "array" in cell:  # of a Hugging Face data set, decoded
         array = cell["array"]
         array = np.asarray(array, np.float32) if isinstance(array, list) else array
-        return sound_value(Sound(array, int(cell["sampling_rate"])))
+        return sound_value(Samples(array, int(cell["sampling_rate"])))
     if isinstance(cell, list) and cell and isinstance(cell[0], int | float):
         cell = np.asarray(cell, np.float32)
     if not isinstance(cell, str) and is_sound(cell):
@@ -75,7 +75,7 @@ PATH = Role("path", "path or sound", (("audio",), ("path",), PATH_NAMES, FILE_NA
 TRANSCRIPT = Role("text", "text", (("text",), TEXT_NAMES), transcript_value)
 
 
-def transcribed_sounds(sides: Sequence[Sequence[str]], data: RecordingTable) -> Examples:
+def transcribed_sounds(sides: Sequence[Sequence[str]], data: RecordingTable) -> Source:
     """The examples in these files, each a recording and its transcript. `seconds` gives the length of one."""
     if len(sides) != 1:
         raise UserError(
@@ -105,7 +105,7 @@ def _places(pattern: str) -> list[str]:
     return archives or [pattern]
 
 
-def _open(pattern: str, data: RecordingTable) -> Examples:
+def _open(pattern: str, data: RecordingTable) -> Source:
     if is_tree(pattern):
         return TreeSounds(open_tree(Path(pattern).expanduser()), data)
     if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
@@ -121,7 +121,7 @@ def _open(pattern: str, data: RecordingTable) -> Examples:
     )
 
 
-class SoundExamples(MediaExamples):
+class SoundSource(MediaSource):
     """Recordings and transcripts, of which some may have been left out."""
 
     noun = "recording"
@@ -170,7 +170,7 @@ def check_sound(raw: RawSound, data: Recordings) -> tuple[str, float]:
     return sound_problem(raw, decode=True), seconds
 
 
-class TableSounds(FileTable, SoundExamples):
+class TableSounds(FileTable, SoundSource):
     """Recordings and transcripts in a table."""
 
     def __init__(self, table: Table, data: RecordingTable) -> None:
@@ -201,7 +201,7 @@ def _no_text(place: str) -> UserError:
     return UserError(f"{place}: the transcript is empty; write what is said, {SKIP_HINT}")
 
 
-class TreeSounds(TreeExamples, SoundExamples):
+class TreeSounds(TreeSource, SoundSource):
     """A folder or archive with a .txt file beside each recording, or with LibriSpeech's files of transcripts."""
 
     def __init__(self, tree: FileTree, data: RecordingTable) -> None:

@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeGuard
 from ...config.data.texts import TagData
 from ...config.merge import one_of
 from ...errors import UserError
-from ..examples import Examples
 from ..files.line_index import BLANK, VALID
 from ..files.lines import TextLines
 from ..files.open import plain_suffix, text_error
+from ..source import Source
 from ..tables.columns import TAGS, WORDS, ColumnRule
 from ..tables.open import file_format, open_table
-from ..tables.records import TableExamples, parse_object
+from ..tables.records import TableSource, parse_object
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -251,7 +251,7 @@ def _format_of_files(sides: Sequence[Sequence[str]]) -> str:
     return "columns" if found in ("tsv", "csv") else found
 
 
-def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Examples:
+def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Source:
     """The sentences in these files."""
     if len(sides) != 1:
         raise UserError(
@@ -263,7 +263,7 @@ def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Examples:
         raise UserError("data.format=text has no tags for training or evaluation; use conllu, columns or jsonl")
     if name in ("conllu", "columns"):
         return TaggedSentences(sides[0], data, FORMATS[name](data.column))
-    return TableExamples(open_table(sides[0], tag_columns(data), data.format, data.invalid))
+    return TableSource(open_table(sides[0], tag_columns(data), data.format, data.invalid))
 
 
 def tag_columns(data: TagData, required: int = 0) -> ColumnRule:
@@ -272,7 +272,7 @@ def tag_columns(data: TagData, required: int = 0) -> ColumnRule:
     return ColumnRule((WORDS, TAGS), asked, names=data.names, required=required, key="data.column")
 
 
-class TaggedSentences(Examples):
+class TaggedSentences(Source):
     """Sentences held in memory. Each example has two sides: the words, and their tags."""
 
     def __init__(self, patterns: Sequence[str], data: TagData, format: TagFormat) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...config.merge import one_of
 from ...errors import UserError
-from ..examples import Examples, LazySequence
+from ..source import LazySequence, Source
 from .manifest import TEXT, SourceTag
 from .mixture import weighted_order
 
@@ -25,10 +25,10 @@ class TaggedText(str):
         return tagged
 
 
-class TaggedExamples(Examples):
+class TaggedSource(Source):
     """Several sets of (input, target), one after the other. Items have the tag of the source, the input, the target."""
 
-    def __init__(self, sources: Sequence[tuple[SourceTag, Examples]]) -> None:
+    def __init__(self, sources: Sequence[tuple[SourceTag, Source]]) -> None:
         self.sources, self.ends = sources, np.cumsum([len(examples) for _, examples in sources]).tolist()
         self.name = ", ".join(examples.name for _, examples in sources)
         self.counts = {"examples": self.ends[-1]}
@@ -36,7 +36,7 @@ class TaggedExamples(Examples):
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def _find(self, index: int) -> tuple[SourceTag, Examples, int]:
+    def _find(self, index: int) -> tuple[SourceTag, Source, int]:
         number = bisect.bisect_right(self.ends, index)
         tag, examples = self.sources[number]
         return tag, examples, index - self.ends[number] + len(examples)
@@ -61,10 +61,10 @@ class TaggedExamples(Examples):
         return " ".join(f"{tag.kind}/{tag.task} {examples.fingerprint()}" for tag, examples in self.sources)
 
 
-class TaskMixture(Examples):
+class TaskMixture(Source):
     """Examples whose first side is the tag of their source. Weights say how often an epoch has each task."""
 
-    def __init__(self, examples: Examples, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(self, examples: Source, weights: Mapping[str, float] | None = None) -> None:
         self.examples, self.name, self.counts = examples, examples.name, examples.counts
         self.tags: list[SourceTag] = [examples.side(index, 0) for index in range(len(examples))]
         self.kinds = list(dict.fromkeys(tag.kind for tag in self.tags))
@@ -128,9 +128,9 @@ class TaskMixture(Examples):
         """All targets, and all inputs that are texts: what a tokenizer learns from."""
         return MixtureTexts(self, [index for index, tag in enumerate(self.tags) if tag.kind == TEXT])
 
-    def of_kind(self, kind: str) -> "KindExamples":
+    def of_kind(self, kind: str) -> "ModalitySource":
         """The examples whose inputs are of one kind."""
-        return KindExamples(self, np.flatnonzero(self.kind_of == self.kinds.index(kind)), kind)
+        return ModalitySource(self, np.flatnonzero(self.kind_of == self.kinds.index(kind)), kind)
 
 
 class MixtureTexts(LazySequence[str]):
@@ -148,7 +148,7 @@ class MixtureTexts(LazySequence[str]):
         return text
 
 
-class KindExamples(Examples):
+class ModalitySource(Source):
     """Inputs of one kind with their targets, which know their tasks."""
 
     def __init__(self, mixture: TaskMixture, indices: np.ndarray, kind: str) -> None:

@@ -16,7 +16,7 @@ from ...errors import UserError
 from ...files import cache_folder, remove, sync
 from ...processors.image.read import is_image, open_image
 from ...processors.sound.read import is_sound, read_sound
-from ..examples import LazySequence
+from ..source import LazySequence
 from .columns import is_media, is_missing
 from .records import check_names
 

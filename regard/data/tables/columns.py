@@ -142,7 +142,7 @@ class ColumnRule:
         lower = {name.strip().lower() for name in names}
         if self.watch_pairs and any(lower >= {*pair} for pair in PAIR_NAMES.items()):
             raise PairColumns
-        indices = self._asked_columns(names) if self.asked else self._known_columns(names)
+        indices = self._chosen_columns(names) if self.asked else self._known_columns(names)
         return Choice(tuple(indices), tuple(names), True)
 
     def by_number(self, count: int) -> Choice:
@@ -151,7 +151,7 @@ class ColumnRule:
         if self.ordered:
             indices: list[int | None] = [self.asked.index(word) for word in self.words]
         elif self.asked:
-            indices = [self._number(column, count) for column in self._asked_sides()]
+            indices = [self._number(column, count) for column in self._named_columns()]
         elif count == 1 and self.needed == 1:
             indices = [0]
         elif count > len(self.roles):
@@ -191,7 +191,7 @@ class ColumnRule:
 
     # The names or numbers that the user gives
 
-    def _asked_sides(self) -> tuple[str, ...]:
+    def _named_columns(self) -> tuple[str, ...]:
         """data.columns, one for each role; with `references`, more."""
         words = self.words
         if self.ordered:
@@ -208,9 +208,9 @@ class ColumnRule:
             )
         return self.asked if self.references else self.asked[: len(words)]
 
-    def _asked_columns(self, names: Sequence[str]) -> list[int | None]:
+    def _chosen_columns(self, names: Sequence[str]) -> list[int | None]:
         indices: list[int | None] = []
-        for place, column in enumerate(self._asked_sides()):
+        for place, column in enumerate(self._named_columns()):
             if not column:
                 indices.append(replace(self, asked=(), roles=(self.roles[place],)).by_name(names).indices[0])
             elif found := _named(names, column):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ..examples import Examples, LazySequence
 from ..files.line_index import BLANK, INVALID, VALID
 from ..files.open import text_error
+from ..source import LazySequence, Source
 from .columns import Choice, ColumnRule, MediaValue, is_media
 
 SKIP_HINT = "correct it, or set data.invalid=skip to leave such records out"
@@ -54,7 +54,7 @@ class Table(LazySequence[tuple[Any, ...]]):
         """Forget what only the examples need to know."""
 
 
-class TableExamples(Examples):
+class TableSource(Source):
     """The whole records of a table; records with an empty side and invalid ones are left out, and counted."""
 
     def __init__(self, table: Table) -> None:

@@ -26,13 +26,13 @@ from .closed_batch import run_search
 from .fair_lock import FairLock
 from .open_batch import OpenBatch
 from .prefill import Prefill
-from .requests import Finish, Generate, SettingsBuilder, pad_prompts
+from .requests import Finish, SearchRequest, SettingsBuilder, pad_prompts
 
 
 class Handle:
     """A submitted request. Iterate it for the tokens of its best hypothesis, as they come where there is only one."""
 
-    def __init__(self, generator: "Generator", request: Generate, limit: int) -> None:
+    def __init__(self, generator: "Generator", request: SearchRequest, limit: int) -> None:
         self.request, self.limit = request, limit  # `limit`: the most tokens after the prompt
         self.tokens: list[int] = []  # of the best hypothesis so far, without END
         self.done = False
@@ -115,7 +115,7 @@ class Generator:
         self._waiting: deque[Handle] = deque()
         self._batch = self._new_batch()
 
-    def submit(self, request: Generate) -> Handle:
+    def submit(self, request: SearchRequest) -> Handle:
         """Queue a request. What it asks for must fit into an open batch, if there is one."""
         limit = request.max_tokens
         if self.context is not None:  # the model never reads the last token
@@ -177,7 +177,7 @@ class Generator:
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def finish_of(self, request: Generate, found: Hypothesis) -> Finish:
+    def finish_of(self, request: SearchRequest, found: Hypothesis) -> Finish:
         """Why a hypothesis ended."""
         if found.ended:
             return "end"
@@ -187,7 +187,7 @@ class Generator:
                 return "stop"
         return "length" if len(found.tokens) >= request.max_tokens else "context"
 
-    def _refuse_above_capacity(self, request: Generate, limit: int) -> None:
+    def _refuse_above_capacity(self, request: SearchRequest, limit: int) -> None:
         assert self.capacity is not None
         if request.width > self.rows:
             raise UserError(

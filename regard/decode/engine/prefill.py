@@ -9,7 +9,7 @@ from torch import Tensor
 from ...families.protocols import TokenModel
 from ..search.beam import SHAPE_MULTIPLE, OpenCache
 from .closed_batch import last_logits
-from .requests import Generate, pad_prompts, stack_sources
+from .requests import SearchRequest, pad_prompts, stack_sources
 
 
 class Prefill:
@@ -18,7 +18,7 @@ class Prefill:
     def __init__(self, model: TokenModel[Any], context: int | None) -> None:
         self.model, self.context, self.device = model, context, device_of(model)
 
-    def start(self, requests: Sequence[Generate], capacity: int | None) -> OpenCache:
+    def start(self, requests: Sequence[SearchRequest], capacity: int | None) -> OpenCache:
         """A cache that holds the sources and has room for `capacity` tokens of each row; None: it grows."""
         sources = [each.source for each in requests if each.source is not None]
         if not sources:
@@ -31,7 +31,7 @@ class Prefill:
         cache = self.model.start(stack_sources(sources, max(room, 0), self.device), len(sources), capacity)
         return cache
 
-    def growing_or_fixed(self, requests: Sequence[Generate], limit: int) -> OpenCache:
+    def growing_or_fixed(self, requests: Sequence[SearchRequest], limit: int) -> OpenCache:
         """The cache of a closed batch with at most `limit` new tokens.
 
         On a GPU it has room for all tokens, in rounded shapes, so that CUDA graphs can be reused. Elsewhere it grows,
@@ -42,7 +42,7 @@ class Prefill:
         tokens = max(len(each.prompt) for each in requests) + limit
         return self.start(requests, (tokens // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
 
-    def read(self, requests: Sequence[Generate], capacity: int | None) -> tuple[OpenCache, Tensor]:
+    def read(self, requests: Sequence[SearchRequest], capacity: int | None) -> tuple[OpenCache, Tensor]:
         """A cache that has read the prompts, and the logits of their next tokens (rows, vocab)."""
         cache = self.start(requests, capacity)
         prompt, valid = pad_prompts([each.prompt for each in requests], self.device)

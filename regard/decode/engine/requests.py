@@ -25,7 +25,7 @@ PAD = 0  # fills up shorter rows; nothing reads it
 
 
 @dataclass(frozen=True, eq=False)
-class Generate:
+class SearchRequest:
     """One input, and how to generate from it. Nothing else affects its result."""
 
     prompt: tuple[int, ...]  # START, a text or a prefix
@@ -87,7 +87,7 @@ class SettingsBuilder:
         """`softmax`: False for a model that returns scores in place of logits."""
         self.end, self.filters, self.tokenizer, self.softmax = end, filters, tokenizer, softmax
 
-    def __call__(self, requests: Sequence[Generate], device: torch.device) -> SearchSettings:
+    def __call__(self, requests: Sequence[SearchRequest], device: torch.device) -> SearchSettings:
         first = requests[0]
         strategy = first.strategy
         beam, nbest, sampling = 1, 1, None
@@ -132,13 +132,13 @@ class SettingsBuilder:
         """The text of tokens."""
         return self.required_tokenizer().tokenizer.decode
 
-    def _sampling(self, requests: Sequence[Generate], strategy: Sample, device: torch.device) -> SamplingSettings:
+    def _sampling(self, requests: Sequence[SearchRequest], strategy: Sample, device: torch.device) -> SamplingSettings:
         pairs = [(each.sample_key, each.strategy.seed) for each in requests if isinstance(each.strategy, Sample)]
         keys = torch.cat([sample_keys([key], strategy.n, seed, torch.device("cpu")) for key, seed in pairs])
         return SamplingSettings(keys.to(device), sampling_filters(strategy))
 
     def _rule_filters(
-        self, requests: Sequence[Generate], ends: Sequence[int], device: torch.device
+        self, requests: Sequence[SearchRequest], ends: Sequence[int], device: torch.device
     ) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
         """The repetition penalty, and the filters of the rules."""
         first = requests[0]
@@ -153,7 +153,7 @@ class SettingsBuilder:
             source = token_table(rows, device, left=False)
         return penalty, rule_filters(first.rules, ends, RuleRows(prompt, source, least))
 
-    def _stop_strings(self, requests: Sequence[Generate]) -> StopStrings | None:
+    def _stop_strings(self, requests: Sequence[SearchRequest]) -> StopStrings | None:
         if not requests[0].stop:
             return None
         return StopStrings(requests[0].stop, self.decode, [list(each.prompt) for each in requests])

@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...config.strategies import MaskPredict
-from ...families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, SpellingModel, as_module
+from ...families.protocols import (
+    CtcTranslationModel,
+    FertilityModel,
+    MaskPredictModel,
+    ParallelModel,
+    Seq2SeqModel,
+    as_module,
+)
 from ...parts import Encoded
 from ...parts.inputs import Inputs
 from ...parts.parallel.fertility import copy_tokens
@@ -136,7 +143,7 @@ def distinct(fertilities: Tensor, samples: int) -> tuple[Tensor, Tensor]:
 # --- tokens and blanks -----------------------------------------------------------------------------------------------
 
 
-def write_path(model: SpellingModel, source: tuple[Tensor, Tensor], hidden: Tensor) -> Written:
+def write_path(model: CtcTranslationModel, source: tuple[Tensor, Tensor], hidden: Tensor) -> Written:
     """The likeliest tokens, blanks among them, of all copies of the source. END of the source is not copied."""
 
     def write(values: Tensor, valid: Tensor, hidden: Tensor) -> Tensors:
@@ -163,7 +170,7 @@ def spell(path: Sequence[int], blank: int) -> list[int]:
 
 
 def fill_in(
-    model: InfillModel,
+    model: MaskPredictModel,
     source: tuple[Tensor, Tensor],
     limits: Tensor,
     hidden: Tensor,
@@ -197,7 +204,7 @@ def fill_in(
 
 
 def mask_predict(
-    model: InfillModel,
+    model: MaskPredictModel,
     encoded: Encoded,
     lengths: Tensor,
     mask: int,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...errors import UserError
-from ...parts.inputs import Inputs, Modality
+from ...parts.inputs import Inputs, TensorKind
 from ..base import Array, Rng, SavedSettings, to_array
 from .augment import erase, jitter_color, rand_augment, resize
 from .read import RawImage, image_name, open_image
@@ -66,7 +66,7 @@ class ImageProcessor(SavedSettings):
             raise UserError(f"scale is {self.scale}; expected two shares of an image, 0 < from ≤ to ≤ 1")
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "pixels"
 
     def encode(self, raw: RawImage, rng: Rng | None = None) -> Array:

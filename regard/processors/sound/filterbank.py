@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import UserError
 from ..base import Array, Rng, to_array
 from .frames import SoundFrames, griffin_lim, warp_frequencies
-from .read import RawSound, Sound, stream_sound
+from .read import RawSound, Samples, stream_sound
 from .resample import RATES
 
 SCALE = 32768.0  # Kaldi reads whole numbers of 16 bits
@@ -101,7 +101,7 @@ class FilterbankProcessor(SoundFrames):
         if not found:
             yield self._energies(waiting)
 
-    def decode(self, values: Array | Tensor) -> Sound:
+    def decode(self, values: Array | Tensor) -> Samples:
         """A sound with these frames, approximately: phases are estimated (Griffin-Lim).
 
         The level of `cmvn="level"` is lost. The mean and std of `cmvn="utterance"` are lost; those of the training data
@@ -117,7 +117,7 @@ class FilterbankProcessor(SoundFrames):
         magnitudes = torch.cat([magnitudes, magnitudes[:, -1:]], 1)
         samples = griffin_lim(magnitudes, povey_window(self.window).float(), self.hop).numpy()
         length = self.window + (len(frames) - 1) * self.hop  # the first frame is centered at half a window
-        return Sound(np.pad(samples, (self.window // 2, self.window))[:length], self.rate)
+        return Samples(np.pad(samples, (self.window // 2, self.window))[:length], self.rate)
 
     def _energies(self, samples: Array, warp: float = 1.0) -> Array:
         if len(samples) < self.window:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...parts.inputs import Inputs, Modality
+from ...parts.inputs import Inputs, TensorKind
 from ..base import Array, Rng, SavedSettings, pad_arrays
-from .read import RawSound, Sound, read_sound
+from .read import RawSound, Samples, read_sound
 from .resample import change_speed, resample
 
 GRIFFIN_LIM_STEPS = 32
@@ -68,7 +68,7 @@ class SoundFrames(SavedSettings):
             )
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "frames"
 
     @abstractmethod
@@ -93,7 +93,7 @@ class SoundFrames(SavedSettings):
         """The time of the center of a frame."""
 
     @abstractmethod
-    def decode(self, values: Array | Tensor) -> Sound:
+    def decode(self, values: Array | Tensor) -> Samples:
         """A sound with these frames, approximately."""
 
     def samples(self, raw: RawSound) -> Array:

@@ -13,7 +13,7 @@ from ...errors import UserError
 from ..base import Array, Rng, to_array
 from .frames import SoundFrames, griffin_lim, warp_frequencies
 from .read import RawSound as RawSound
-from .read import Sound as Sound
+from .read import Samples as Samples
 from .read import read_sound as read_sound
 from .resample import resample as resample
 
@@ -62,13 +62,13 @@ class AudioProcessor(SoundFrames):
     def seconds_of(self, frame: float) -> float:
         return frame * self.hop / self.rate
 
-    def decode(self, values: Array | Tensor) -> Sound:
+    def decode(self, values: Array | Tensor) -> Samples:
         """A sound with these frames. The phases are lost and estimated (Griffin-Lim)."""
         frames = torch.from_numpy(to_array(values).astype(np.float32))
         inverse = torch.linalg.pinv(mel_filters(self.rate, self.window, self.bins))
         magnitudes = (inverse @ (10 ** (frames.T * 4 - 4))).clamp(min=0).sqrt()  # (frequencies, frames)
         magnitudes = torch.cat([magnitudes, magnitudes[:, -1:]], 1)  # the last frame was dropped
-        return Sound(griffin_lim(magnitudes, torch.hann_window(self.window), self.hop).numpy(), self.rate)
+        return Samples(griffin_lim(magnitudes, torch.hann_window(self.window), self.hop).numpy(), self.rate)
 
     def _log_mel(self, samples: Tensor, warp: float = 1.0, gains: Array | None = None) -> Array:
         half, least = self.window // 2, max(self.window // 2 + 1, self.hop)  # there is at least one frame

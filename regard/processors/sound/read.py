@@ -28,7 +28,7 @@ REST = 0.05  # share of an MP3 file that may follow its sound
 LOST = 0.25  # seconds that an MP3 file may have fewer than its header tells: encoders count them differently
 
 
-class Sound(NamedTuple):
+class Samples(NamedTuple):
     """Samples (samples,) or (samples, channels) in -1…1, and their number per second.
 
     uint8, int16 and int32 are scaled to -1…1.
@@ -50,7 +50,7 @@ class SoundInfo(NamedTuple):
         return self.samples / self.rate
 
 
-RawSound: TypeAlias = str | os.PathLike[str] | bytes | Array | torch.Tensor | Sound | tuple[Any, int]
+RawSound: TypeAlias = str | os.PathLike[str] | bytes | Array | torch.Tensor | Samples | tuple[Any, int]
 
 
 def is_sound(value: object) -> bool:
@@ -58,7 +58,7 @@ def is_sound(value: object) -> bool:
     if isinstance(value, np.ndarray | torch.Tensor):
         return value.ndim in (1, 2)
     if isinstance(value, tuple):
-        return isinstance(value, Sound) or (len(value) == 2 and _is_number(value[1]) and not _is_number(value[0]))
+        return isinstance(value, Samples) or (len(value) == 2 and _is_number(value[1]) and not _is_number(value[0]))
     return isinstance(value, str | bytes | os.PathLike)
 
 
@@ -69,14 +69,14 @@ def sound_name(raw: object) -> str:
     return str(getattr(raw, "place", "the bytes")) if isinstance(raw, bytes) else "a sound"
 
 
-def read_sound(raw: RawSound, rate: int = 16000) -> Sound:
+def read_sound(raw: RawSound, rate: int = 16000) -> Samples:
     """The samples of one channel, float32 in -1…1, and their rate; `rate` is that of arrays and tensors.
 
     Several channels are averaged.
     """
     with _open_sound(raw, rate) as reader:
         blocks = list(_mono_blocks(reader, sound_name(raw)))
-    return Sound(blocks[0] if len(blocks) == 1 else np.concatenate(blocks), reader.rate)
+    return Samples(blocks[0] if len(blocks) == 1 else np.concatenate(blocks), reader.rate)
 
 
 def stream_sound(raw: RawSound, rate: int) -> Iterator[Array]:

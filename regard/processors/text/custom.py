@@ -38,7 +38,7 @@ def as_tokenizer(given: AnyTokenizer) -> Tokenizer:
     if all(hasattr(given, name) for name in ("size", "pad", "start", "end", "unk", "pieces", "save")):
         known: Tokenizer = given
         return known
-    return OwnTokenizer(given)
+    return CustomTokenizer(given)
 
 
 def _from_path(path: Path) -> FolderTokenizer:
@@ -73,7 +73,7 @@ def _adopt(backend: Backend, names: Mapping[str, Sequence[Any]]) -> FolderTokeni
     return FolderTokenizer(own, **ids)
 
 
-class OwnTokenizer:
+class CustomTokenizer:
     """An object of the user with `encode(text)` and `decode(ids)`. Control tokens that it lacks get the last ids.
 
     A run keeps its name and how it encodes a probe, not the object: register it again before the run is loaded.
@@ -143,7 +143,7 @@ def _size(given: Any) -> int:
     raise UserError(f"the tokenizer {type(given).__name__} does not tell its size; give it an attribute `size`")
 
 
-def load_own(roles: Mapping[str, Any]) -> OwnTokenizer:
+def load_custom(roles: Mapping[str, Any]) -> CustomTokenizer:
     """The tokenizer of a run that was trained with an object: the one that is registered under its name."""
     name = str(roles["own"])
     if name not in TOKENIZERS:
@@ -151,7 +151,7 @@ def load_own(roles: Mapping[str, Any]) -> OwnTokenizer:
             f"this run was trained with the tokenizer {name} of a Python program; register it first: "
             "regard.register(tokenizer=…), or `regard --plugin FILE` with a file that does"
         )
-    found = OwnTokenizer(TOKENIZERS[name])
+    found = CustomTokenizer(TOKENIZERS[name])
     if found.size != roles["size"] or found.encode([PROBE])[0] != roles["probe"]:
         raise UserError(f"the registered tokenizer {name} differs from that of this run; register the same one")
     return found

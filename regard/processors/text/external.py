@@ -129,9 +129,9 @@ def load_external(whole: dict[str, Any]) -> Any:
     """The tokenizer that `save` wrote."""
     roles = whole.pop(ROLES)
     if "own" in roles:
-        from .custom import load_own
+        from .custom import load_custom
 
-        return load_own(roles)
+        return load_custom(roles)
     if "control" in roles:
         from .whisper import ControlTokens, WhisperTokenizer
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from ...parts.inputs import Inputs, Modality
+from ...parts.inputs import Inputs, TensorKind
 from ..base import Array, Rng, pad_arrays, to_array
 from .tokenizers import Tokenizer, load_tokenizer
 
@@ -26,7 +26,7 @@ class TextProcessor:
     file: ClassVar[str] = "tokenizer.json"
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> TensorKind:
         return "tokens"
 
     def encode(self, raw: str | Sequence[str], rng: Rng | None = None) -> Array:

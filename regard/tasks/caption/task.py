@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.decode import Seq2SeqDecode
 from ...config.run import Run
 from ...data.datasets.captions import CaptionDataset
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.captions import CaptionPairs, captioned_images, open_captioned
 from ...data.sources.pairs import split_references
 from ...decode import Filter, Suppress
@@ -65,7 +65,7 @@ from .generation import ImageGeneration, caption_result
 
 TASK = Task("caption", frozenset({"pixels"}), "target", CaptionRequest, CaptionResult)
 IMAGE, TEXT = "image", "text"  # the fields of an example
-OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty"  # fields of a request that are decode.*
+REQUEST_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty"  # fields of a request that are decode.*
 CAPTION_METRICS = ("bleu", "chrf", "exact")  # beside CIDEr-D
 CHUNK = 4  # batches of images in memory
 
@@ -99,7 +99,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         if not decode:
             return [CaptionRequest(image, details=details) for image in items]
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
-        shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
         shared |= {"strategy": self.strategy(settings), "rules": self.rules(settings), "details": details}
         return [
             CaptionRequest(image, **shared, **each._asdict()) for image, each in zip(items, constraints, strict=True)
@@ -108,9 +108,9 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
     def predict_requests(self, requests: Sequence[CaptionRequest], batch: int | None = None) -> list[CaptionResult]:
         self.refuse_adapters(requests)
         results: dict[int, CaptionResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             some = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, OWN_SETTINGS))
+            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, REQUEST_SETTINGS))
             size = CHUNK * settings.batch
             chunks = (some[first : first + size] for first in range(0, len(some), size))
             results |= zip(indices, (each for chunk in chunks for each in self._predict(chunk, settings)), strict=True)
@@ -125,7 +125,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         return open_captioned(name, self.run.data)
 
-    def output_line(self, name: str, request: CaptionRequest, result: CaptionResult) -> str:
+    def format_line(self, name: str, request: CaptionRequest, result: CaptionResult) -> str:
         answer = self.answer(request, result)
         return "\t".join(" ".join(each.split()) for each in ([answer] if isinstance(answer, str) else answer))
 
@@ -166,7 +166,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
             self.model, self.target, source, axis, ids, (self.target.start,), layer, view_title(self.run)
         )
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
         """The metrics of images with one or more references each, the captions and the references."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -200,14 +200,14 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
             results.append(caption_result(self.target_texts(best), best, traces, own))
         return results
 
-    def captions_of(self, examples: Examples, decode: Mapping[str, Any]) -> list[str]:
+    def captions_of(self, examples: Source, decode: Mapping[str, Any]) -> list[str]:
         """The captions of examples, of which few are in memory."""
         size, found = CHUNK * self.run.decode.batch, list[str]()
         for first in range(0, len(examples), size):
             found += self.predict([image for image, _ in examples[first : first + size]], **decode)
         return found
 
-    def loss_metrics(self, examples: Examples, references: Sequence[Sequence[str]]) -> dict[str, float]:
+    def loss_metrics(self, examples: Source, references: Sequence[Sequence[str]]) -> dict[str, float]:
         """Nats per token of the first reference, END included, without label smoothing, and perplexity."""
         ids = self.target.encode([each[0] for each in references])
         logprobs = self.target_logprobs((image for image, _ in examples), ids)
@@ -215,7 +215,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         return {"loss": loss, "perplexity": float(np.exp(loss))}
 
 
-def reference_lists(examples: Examples) -> list[list[str]]:
+def reference_lists(examples: Source) -> list[list[str]]:
     """The references of every image."""
     return [split_references(examples.text(index, 1)) for index in range(len(examples))]
 
@@ -232,10 +232,10 @@ class CaptionJob(TrainingJob):
     """Images with a caption each; for validation, images with all their captions."""
 
     predictor: CaptionPredictor
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split
 
-    def __init__(self, predictor: CaptionPredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: CaptionPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
         most = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
@@ -284,12 +284,12 @@ def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
     return CaptionPredictor(run, build_model(run), image, target, device)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return with_inputs(with_model_settings(run, vocab=max_vocab(run)), TASK.reads)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes. Training reads every caption of an image."""
     data = run.data
     embedded = lambda: make_captions(data.examples, data.shapes)[split]  # noqa: E731

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.datasets.collate import Ids
 from ...data.datasets.rows import encode_rows, max_text_tokens, pad_texts
-from ...data.examples import Examples
+from ...data.source import Source
 from ...data.sources.labeled import label_roles, labeled_texts
 from ...data.tables.columns import ColumnRule
 from ...errors import UserError
@@ -29,7 +29,7 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
     def __init__(self, run: Run, *parts: Any) -> None:
         super().__init__(run, *parts)
         self.roles = label_roles(run.data)
-        self.item_sides = len(self.roles) - 1
+        self.item_columns = len(self.roles) - 1
         self.sides = len(self.roles)
 
     @property
@@ -44,7 +44,7 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
         return isinstance(x, str) or (self.pairs and isinstance(x, tuple) and all(isinstance(e, str) for e in x))
 
     def input_rule(self) -> ColumnRule:
-        return self.column_rule(self.item_sides)
+        return self.column_rule(self.item_columns)
 
     def as_items(self, values: Any) -> list[tuple[str, ...]]:
         """Each item as a tuple of texts. A single text where pairs are expected is an error."""
@@ -90,14 +90,14 @@ def item_of_example(example: Sequence[Any]) -> tuple[str, ...]:
     return (example[0], *example[2:])
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None, opened: Examples | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None, opened: Source | None = None) -> Source:
     """A split of the data; the embedded data are phrases or the matching task. `opened` is data.train, once open."""
     data = run.data
 
-    def read(files: Sides) -> Examples:
+    def read(files: DataFiles) -> Source:
         return opened if opened is not None and files == data.train else labeled_texts(files, data)
 
-    def embedded() -> Examples:
+    def embedded() -> Source:
         if data.embedded == "matching":
             return make_matching(data.max_tokens - 2, data.examples, seed=1)[split]
         return make_phrases(data.locales, data.examples, seed=1)[split]

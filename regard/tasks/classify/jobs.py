@@ -9,8 +9,8 @@ import torch
 
 from ...config.run import Run, change_settings
 from ...data.datasets.rows import LabeledTextDataset
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...errors import UserError
 from ...families.protocols import as_module
 from ...metrics.bag_of_words import Kind
@@ -40,7 +40,7 @@ PROBLEMS: dict[Kind, Problem] = {
 class ClassifyJob(LabelJob):
     """Texts, or pairs of texts, with their targets."""
 
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClassifyJob(LabelJob):
         run: Run,
         kept: Processors,
         device: torch.device,
-        splits: dict[str, Examples],
+        splits: dict[str, Source],
         resumed: bool,
     ) -> None:
         self.kind: Kind = predictor.kind

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...data.datasets.collate import Ids
-from ...data.examples import Examples
+from ...data.source import Source
 from ...data.tables.cells import labels_value
 from ...errors import UserError
 from ...metrics.labels import multi_label_metrics
@@ -92,7 +92,7 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         except ValueError as error:
             raise UserError(f"a target is {error}; expected a list of labels") from error
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[Any], list[Any]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[Any], list[Any]]:
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         references = [tuple(sorted(each[1])) for each in examples]
@@ -103,7 +103,7 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         metrics = {"examples": len(references), **multi_label_metrics(found, references)}
         return metrics | self.baselines(examples, references) | self.unseen_labels(flat), found, references
 
-    def validation_metrics(self, examples: Examples) -> dict[str, float]:
+    def validation_metrics(self, examples: Source) -> dict[str, float]:
         """The mean binary cross-entropy, and the metrics; unseen labels are left out."""
         known = [tuple(sorted(label for label in each[1] if label in self.labels.ids)) for each in examples]
         logits = torch.stack(self._logits(self.encode_with_warning([item_of_example(each) for each in examples])))

@@ -19,7 +19,7 @@ FIT_STEPS = 50
 PENALTY = 1e-4  # of the gain's distance from 1, and of the bias
 SPACES = "▁ "  # a piece that begins with one of these begins a word
 CONTINUED = "##"  # a piece of WordPiece that continues a word begins with it
-FIRST_OWN = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
+FIRST_CONTROL = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
 
 
@@ -97,7 +97,7 @@ def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
         stem = piece.lstrip(SPACES) if spaced else piece
         stems[number] = ids.setdefault(stem, number) if stem else -1
         if number in control or not piece or BYTES.fullmatch(piece):
-            letters[number, 0] = FIRST_OWN + number
+            letters[number, 0] = FIRST_CONTROL + number
             joins[:, number] = number not in control and bool(piece)
             continue
         inner = piece.startswith(CONTINUED) if wordpiece else spaced and piece[0].isalnum()

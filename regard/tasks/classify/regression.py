@@ -7,9 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
-from ...data.examples import Examples
+from ...data.source import Source
 from ...errors import UserError
 from ...families.protocols import LabelModel
 from ...metrics.regression import regression_metrics
@@ -38,7 +38,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
     ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = tuple(labels)  # the name of the output
-        self.sides = self.item_sides  # it gives no probability of a target
+        self.sides = self.item_columns  # it gives no probability of a target
 
     @classmethod
     def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
@@ -83,7 +83,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
     def score(self, texts: object, targets: object = None, details: bool = False) -> Answer:
         raise UserError("this model gives a number for a text and no probability; use predict, or eval with data")
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[float]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[float]]:
         """The metrics of `evaluate`, None because numbers have no paired test, and the reference numbers."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -93,7 +93,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
             metrics |= StoredBaseline(self.folder).score(examples, "regression")
         return metrics, None, gold
 
-    def validation_metrics(self, examples: Examples) -> dict[str, float]:
+    def validation_metrics(self, examples: Source) -> dict[str, float]:
         metrics = regression_metrics(*self._values(examples))
         return {"loss": metrics.pop("mse"), "pearson": 0.0, "spearman": 0.0, **metrics}
 
@@ -102,7 +102,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
         values = torch.tensor([float(each) for each in references], dtype=torch.float64)
         return {"mean": float(values.std(correction=0))}
 
-    def _values(self, examples: Examples) -> tuple[list[float], list[float]]:
+    def _values(self, examples: Source) -> tuple[list[float], list[float]]:
         """The predicted and the reference numbers of examples."""
         outputs: list[Tensor] = self.map_encoded(
             self.encode_with_warning([item_of_example(each) for each in examples]),

@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
-from ...data.examples import Examples
+from ...data.source import Source
 from ...data.sources.labeled import detect_problem
 from ...errors import UserError
 from ...metrics.bag_of_words import Kind
@@ -48,7 +48,7 @@ class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, 
         predictor.folder = folder
         return predictor
 
-    def baselines(self, examples: Examples, references: Sequence[Any]) -> Metrics:
+    def baselines(self, examples: Source, references: Sequence[Any]) -> Metrics:
         """The scores of the most frequent label and of a bag of words."""
         if not self.with_baselines:
             return {}
@@ -98,7 +98,7 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         require_finite(values)
         return [{"score": value} for value in values] if details else values
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -110,13 +110,13 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         metrics = {"examples": len(references), **label_metrics(found, references)}
         return metrics | self.baselines(examples, references) | self.unseen_labels(references), found, references
 
-    def validation_metrics(self, examples: Examples) -> dict[str, float]:
+    def validation_metrics(self, examples: Source) -> dict[str, float]:
         """Nats per text, accuracy and macro F1; examples with an unseen label are left out."""
         loss, found, references = self.loss_over(examples)
         metrics = label_metrics(found, references)
         return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
 
-    def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
+    def loss_over(self, examples: Source) -> tuple[float, list[str], list[str]]:
         """Nats per text, predicted and reference labels; examples with an unseen label are left out."""
         known = [each for each in examples if each[1] in self.labels.ids]
         references = [each[1] for each in known]
@@ -164,7 +164,7 @@ def predictor_class(run: Run) -> Any:
 
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
     """Open the data, collect the labels and train a tokenizer that is not kept; writes no file."""
-    opened: Examples | None = None
+    opened: Source | None = None
     if run.data.train:
         settings, opened = detect_problem(run.data)
         run = run.model_copy(update={"data": run.data.model_copy(update=settings)})  # as it is: data may be in memory
@@ -183,6 +183,6 @@ def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> A
     return predictor_class(run)(run, folder.model, folder.tokenizer, LabelSet(dict.fromkeys(folder.labels, 0)), device)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
-    return encoder.with_max_vocab(run, head="class", labels=run.model.labels or 2)
+    return encoder.size_without_data(run, head="class", labels=run.model.labels or 2)

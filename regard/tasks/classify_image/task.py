@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.data.images import SquareImages
 from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.mixed_images import MixedImages
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.images import labeled_images, open_images
 from ...device import resolve_device
 from ...errors import UserError
@@ -105,7 +105,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         """The images in a file, a folder, an archive or a table of paths."""
         return open_images(name, self.run.data)
 
-    def output_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
+    def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
         shown = result.top[: self.top(request) or 1]
         return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
@@ -146,7 +146,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         source = image_axis(self.model, pixels, recorder.keys("encoder"))
         return AttentionView.recorded(recorder, {"source": source}, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -165,7 +165,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         """How many candidates a request asks for; by default decode.top."""
         return int(self.run.decode.top) if request.top is None else request.top
 
-    def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
+    def loss_over(self, examples: Source) -> tuple[float, list[str], list[str]]:
         """Nats per image, predicted and reference labels; images with an unseen label are left out."""
         labels = label_side(examples)
         known = [index for index, label in enumerate(labels) if label in self.labels.ids]
@@ -174,7 +174,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         nats = -float(logprobs.gather(1, wanted[:, None]).sum())
         return nats / max(len(known), 1), self.best_labels(logprobs), references
 
-    def _logprobs(self, examples: Examples, chosen: Sequence[int] | None = None) -> Tensor:
+    def _logprobs(self, examples: Source, chosen: Sequence[int] | None = None) -> Tensor:
         """(images, labels) of the examples, or of those that are chosen."""
         images = _Images(examples, range(len(examples)) if chosen is None else chosen)
         logprobs = torch.stack(self.label_logprobs(images)) if len(images) else torch.zeros(0, len(self.labels))
@@ -205,7 +205,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
 class _Images(Sequence[Any]):
     """The images of examples, read when they are needed."""
 
-    def __init__(self, examples: Examples, chosen: Sequence[int]) -> None:
+    def __init__(self, examples: Source, chosen: Sequence[int]) -> None:
         self.examples, self.chosen = examples, chosen
 
     def __len__(self) -> int:
@@ -222,7 +222,7 @@ class ClassifyImageJob(LabelJob):
 
     predictor: ClassifyImagePredictor
 
-    def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = ImageObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = True
@@ -303,12 +303,12 @@ class PretrainedImages(Protocol):
         """Its labels in order."""
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return with_model_settings(run, head="class", labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are digits."""
     data = run.data
     embedded = lambda: make_digits(data.examples)[split]  # noqa: E731

@@ -9,15 +9,15 @@ from ...config.data.mixed import ContrastiveData
 from ...config.run import Run
 from ...data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
 from ...data.datasets.sounds import STRIDE
-from ...data.examples import Examples
 from ...data.files.in_memory import kind_of
+from ...data.source import Source
 from ...data.sources.image_texts import image_texts
 from ...data.sources.images import is_image_name, open_images
 from ...data.sources.pairs import open_pairs
 from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ...errors import UserError
 from ...look import ViewAxis
-from ...parts.inputs import Modality
+from ...parts.inputs import TensorKind
 from ...processors.base import Processor
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import is_image
@@ -34,7 +34,7 @@ from ..views import frame_axis, patch_axis
 TEXT = "text"  # the field of texts
 
 
-class SourceKind(ABC):
+class ItemModality(ABC):
     """Items of one modality."""
 
     noun: ClassVar[str]
@@ -42,14 +42,14 @@ class SourceKind(ABC):
     example: ClassVar[str]  # a file name, for messages
 
     @abstractmethod
-    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
         """Pairs of an item and its text."""
 
     @abstractmethod
-    def embedded(self, data: ContrastiveData, split: str) -> Examples: ...
+    def embedded(self, data: ContrastiveData, split: str) -> Source: ...
 
     @abstractmethod
-    def new_processor(self, run: Run, kept: Processors, train: Examples) -> Processor | None:
+    def new_processor(self, run: Run, kept: Processors, train: Source) -> Processor | None:
         """How items are read: as in the start, or new; None: as texts."""
 
     @abstractmethod
@@ -80,18 +80,18 @@ class SourceKind(ABC):
         raise NotImplementedError
 
 
-class ImageSource(SourceKind):
+class PairedImages(ItemModality):
     """Images with captions; the embedded ones are scenes of colored shapes."""
 
     noun, field, example = "image", "image", "test.tsv"
 
-    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
         return image_texts(files, data)
 
-    def embedded(self, data: ContrastiveData, split: str) -> Examples:
+    def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_captions(data.examples, settings=scene_settings(data))[split]
 
-    def new_processor(self, run: Run, kept: Processors, train: Examples) -> ImageProcessor:
+    def new_processor(self, run: Run, kept: Processors, train: Source) -> ImageProcessor:
         image = kept.get(self.field)
         return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
 
@@ -113,18 +113,18 @@ class ImageSource(SourceKind):
         return open_images(name, data)
 
 
-class SoundSource(SourceKind):
+class PairedSounds(ItemModality):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
     noun, field, example = "recording", "sound", "test.tsv"
 
-    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
         return transcribed_sounds(files, data)
 
-    def embedded(self, data: ContrastiveData, split: str) -> Examples:
+    def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_morse(data.examples)[split]
 
-    def new_processor(self, run: Run, kept: Processors, train: Examples) -> SoundFrames:
+    def new_processor(self, run: Run, kept: Processors, train: Source) -> SoundFrames:
         sound = kept.get(self.field)
         return augmented(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
 
@@ -150,18 +150,18 @@ class SoundSource(SourceKind):
         return open_sounds(name, data)
 
 
-class TextSource(SourceKind):
+class PairedTexts(ItemModality):
     """Pairs of texts; the embedded ones are dates."""
 
     noun, field, example = "text", "source", "test.tsv"
 
-    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Examples:
+    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
         return open_pairs(files, data)
 
-    def embedded(self, data: ContrastiveData, split: str) -> Examples:
+    def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_dates(data.locales, data.examples, seed=1)[split]
 
-    def new_processor(self, run: Run, kept: Processors, train: Examples) -> None:
+    def new_processor(self, run: Run, kept: Processors, train: Source) -> None:
         return None
 
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
@@ -180,7 +180,7 @@ class TextSource(SourceKind):
         raise UserError(f"this run compares texts and was given {what}; give texts, or use a run of images")
 
 
-SOURCES: dict[Modality, SourceKind] = {"pixels": ImageSource(), "frames": SoundSource(), "tokens": TextSource()}
+SOURCES: dict[TensorKind, ItemModality] = {"pixels": PairedImages(), "frames": PairedSounds(), "tokens": PairedTexts()}
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:

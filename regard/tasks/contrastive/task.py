@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.contrastive import ContrastiveDataset, ItemSide, TextSide, content_number
 from ...data.datasets.rows import max_text_tokens
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
 from ...data.loading.sampler import sorted_batches
+from ...data.source import Source
 from ...data.tables import columns
 from ...device import resolve_device
 from ...errors import UserError
@@ -50,7 +50,7 @@ from ..requests import ClassifyResult, ContrastiveRequest, LabelProbability
 from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
 from .settings import SLOT, ContrastiveDecode
-from .sources import SOURCES, TEXT, SourceKind
+from .sources import SOURCES, TEXT, ItemModality
 
 TASK = Task("contrastive", TOKENS, "embedding", ContrastiveRequest, ClassifyResult)
 VALID_PAIRS = 256  # of a step whose loss is computed on valid data, if train.batch does not say
@@ -151,7 +151,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         axis = self.kind.axis(self.source, text, positions) if source else tokens
         return AttentionView.recorded(recorder, {"source": axis}, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         """Retrieval in both directions; with decode.labels also the accuracy of the labels."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -213,7 +213,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
             raise UserError("a text is empty and has no embedding; give at least one word")
         return text
 
-    def embed_pairs(self, examples: Examples) -> "EmbeddedPairs":
+    def embed_pairs(self, examples: Source) -> "EmbeddedPairs":
         """The vectors of the distinct items and texts of examples; each item is read once, batch by batch."""
         texts: dict[str, int] = {}
         items: dict[int, int] = {}  # numbers by content
@@ -237,7 +237,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         texts = {settings.template.replace(SLOT, label): label for label in settings.labels}
         return texts | {label: label for label in settings.labels}
 
-    def choose_labels(self, examples: Examples, pairs: "EmbeddedPairs") -> tuple[list[str], list[str]]:
+    def choose_labels(self, examples: Source, pairs: "EmbeddedPairs") -> tuple[list[str], list[str]]:
         """The nearest label of every example, and its text, which is one of the labels or its text."""
         settings, names = self.run.decode, self.label_names()
         for index, (_, text) in enumerate(pairs.pairs):
@@ -264,7 +264,7 @@ class MediaPredictor(ContrastivePredictor):
             return ((line, line) for line in lines if line.strip())
         return self.kind.open_items(name, self.run.data)
 
-    def output_line(self, name: str, request: ContrastiveRequest, result: ClassifyResult) -> str:
+    def format_line(self, name: str, request: ContrastiveRequest, result: ClassifyResult) -> str:
         shown = result.top[: self.request_settings(request).top or 1]
         return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
 
@@ -294,9 +294,9 @@ class ContrastiveJob(TrainingJob):
     """Pairs; the loss is over all pairs of a step."""
 
     predictor: ContrastivePredictor
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
 
-    def __init__(self, predictor: ContrastivePredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: ContrastivePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         fields = predictor.source_side.field, predictor.text_side.field
         self.objective = ContrastiveObjective(as_module(predictor.model), fields)
@@ -331,7 +331,7 @@ class ContrastiveJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def source_kind(run: Run) -> SourceKind:
+def source_kind(run: Run) -> ItemModality:
     """What the model of a run reads beside texts."""
     return SOURCES[spec_of(run.model.family).source(run.model)]
 
@@ -377,12 +377,12 @@ def from_folder(folder: PretrainedTowers, overrides: Mapping[str, object]) -> Co
     return new_predictor(run, folder.model, folder.source, folder.tokenizer, resolve_device(run.device))
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
-    return encoder.with_max_vocab(run, head="none")
+    return encoder.size_without_data(run, head="none")
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes with captions, Morse code or dates."""
     data, kind = run.data, source_kind(run)
     embedded = lambda: kind.embedded(data, split)  # noqa: E731

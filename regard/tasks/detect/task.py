@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.data.images import DetectData, ImageData
 from ...config.run import Run, change_settings, changed_decode
 from ...data.datasets.boxes import BoxDataset
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
 from ...data.sources.images import open_images
 from ...device import resolve_device
@@ -111,7 +111,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         """The images in a file, a folder, an archive or a table of paths."""
         return open_images(name, ImageData(invalid=self.run.data.invalid))
 
-    def output_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
+    def format_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         """The path and its objects, as JSON."""
         return json_line({"path": name, **self.record(request, result)})
 
@@ -131,7 +131,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         }
         return AttentionView.recorded(recorder, axes, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[Objects]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[Objects]]:
         """The metrics of `evaluate`, and the objects of the data."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -193,7 +193,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
             found.append([DetectedObject(self.labels.names[label], score, tuple(box)) for label, score, box in table])
         return found
 
-    def loss_over(self, examples: Examples) -> tuple[LossMeter, list[list[DetectedObject]], list[Objects]]:
+    def loss_over(self, examples: Source) -> tuple[LossMeter, list[list[DetectedObject]], list[Objects]]:
         """The loss, the 100 likeliest objects of each image, and the true ones."""
         meter, found, truths = LossMeter(self.labels), list[list[DetectedObject]](), list[Objects]()
         size = self.run.decode.batch
@@ -214,9 +214,9 @@ class DetectJob(TrainingJob):
     """Images with boxes."""
 
     predictor: DetectPredictor
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
 
-    def __init__(self, predictor: DetectPredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: DetectPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data: DetectData = self.run.data
         self.objective = DetectionObjective(as_module(predictor.model), len(predictor.labels))
@@ -291,12 +291,12 @@ def from_folder(folder: PretrainedImages, overrides: Mapping[str, object]) -> De
     return DetectPredictor(run, folder.model, folder.image, BoxProcessor(), labels, resolve_device(run.device))
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return with_model_settings(run, labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes."""
     data = run.data
     embedded = lambda: make_scenes(data.examples)[split]  # noqa: E731

@@ -8,7 +8,17 @@ import torch
 from ...config.decode import DecodeBase
 from ...config.run import Run, family_of
 from ...config.strategies import DecodeStrategy
-from ...decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, Suppress, TokenRules, strategy_from
+from ...decode import (
+    Ensemble,
+    Filter,
+    Generator,
+    Handle,
+    Hypothesis,
+    SearchRequest,
+    Suppress,
+    TokenRules,
+    strategy_from,
+)
 from ...decode.search.constraints import ConstraintTokenizer
 from ...errors import UserError
 from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
@@ -90,7 +100,7 @@ class TextGeneration:
         several = number_of_texts(request.strategy, self.run.decode) > 1
         return [each.text for each in result.nbest] if several else result.text
 
-    def run_requests(self, requests: Sequence[Generate], settings: DecodeBase) -> list[list[Hypothesis]]:
+    def run_requests(self, requests: Sequence[SearchRequest], settings: DecodeBase) -> list[list[Hypothesis]]:
         """The hypotheses of every request, best first, samples in their order."""
         generator = self.generator(settings, settings.batch)
         handles = [generator.submit(request) for request in requests]
@@ -100,7 +110,7 @@ class TextGeneration:
         ]
 
     @torch.no_grad()
-    def explain_empty(self, request: Generate, found: list[Hypothesis]) -> list[Hypothesis]:
+    def explain_empty(self, request: SearchRequest, found: list[Hypothesis]) -> list[Hypothesis]:
         """The hypotheses of a request. Without any, the prompt is read again to refuse outputs that are not finite."""
         if not found:
             source = None if request.source is None else request.source.to(self.device)
@@ -109,7 +119,7 @@ class TextGeneration:
             require_finite([float(model.step(prompt, model.start(source, 1)).sum())])
         return found
 
-    def start_stream(self, request: Generate, settings: DecodeBase) -> Handle:
+    def start_stream(self, request: SearchRequest, settings: DecodeBase) -> Handle:
         """The handle of a request that runs alone, token by token."""
         capacity = len(request.prompt) + request.max_tokens
         if self.context is not None:

@@ -18,7 +18,7 @@ from .plan import rule_settings, strategy_settings
 AnyRequests: TypeAlias = (
     Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest] | Sequence[MultitaskRequest]
 )
-OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
+REQUEST_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
 
 def make_requests(
@@ -29,7 +29,7 @@ def make_requests(
     details: bool,
 ) -> list[TranslateRequest]:
     """A request for every text, all with these settings."""
-    shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+    shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
     shared |= {"strategy": strategy, "rules": TokenRules.of(settings), "details": details}
     return [TranslateRequest(text, **shared, **each._asdict()) for text, each in zip(texts, constraints, strict=True)]
 
@@ -38,7 +38,7 @@ def changed_settings(
     requests: AnyRequests,
     run: Seq2SeqDecode,
     batch: int | None,
-    names: tuple[str, ...] = OWN_SETTINGS,
+    names: tuple[str, ...] = REQUEST_SETTINGS,
 ) -> dict[str, object]:
     """What requests with one strategy change in the run's decode.*, with the phrases of all requests.
 

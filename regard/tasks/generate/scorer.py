@@ -29,7 +29,7 @@ ALIGN_CHUNK = 256  # pairs that are aligned together
 TRACE_BATCH = 16  # targets of a batch whose attention weights are all kept in memory
 
 
-class KnownTargets(TextSourceGeneration):
+class Scorer(TextSourceGeneration):
     """Score, look at and align pairs of a source and its target."""
 
     def score(

@@ -13,7 +13,7 @@ from ...config.decode import Seq2SeqDecode
 from ...config.run import changed_decode
 from ...data.batch import Batch
 from ...data.datasets.collate import collate_pairs
-from ...decode import Ensemble, Generate, Hypothesis
+from ...decode import Ensemble, Hypothesis, SearchRequest
 from ...decode.search.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
 from ...decode.search.detokenizer import IncrementalDetokenizer
 from ...decode.search.texts import split_sentences, without_incomplete
@@ -122,10 +122,10 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
 
     def source_requests(
         self, items: Sequence[SourceItem], settings: Seq2SeqDecode, constraints: list[Constraints]
-    ) -> list[Generate]:
+    ) -> list[SearchRequest]:
         strategy, rules = self.strategy(settings), self.rules(settings)
         return [
-            Generate(
+            SearchRequest(
                 (self.target.start, *source.prompt, *own.prefix),
                 source.inputs,
                 strategy,

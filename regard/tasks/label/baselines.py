@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...data.examples import Examples
+from ...data.source import Source
 from ...metrics.bag_of_words import BagOfWords, Kind
 from ...metrics.labels import label_metrics, multi_label_metrics
 from ...metrics.regression import regression_metrics
@@ -38,7 +38,7 @@ def _targets(examples: Iterable[Sequence[Any]], kind: Kind) -> list[Any]:
     return [float(each[1]) if kind == "regression" else each[1] for each in examples]
 
 
-def fit_bag_of_words(kind: Kind, train: Examples, valid: Examples | None) -> BagOfWords:
+def fit_bag_of_words(kind: Kind, train: Source, valid: Source | None) -> BagOfWords:
     """A bag of words of the first training examples; the strength is the better one on validation data."""
     some = train[:MAX_EXAMPLES]
     texts, targets = [baseline_text(each) for each in some], _targets(some, kind)

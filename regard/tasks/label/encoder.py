@@ -13,8 +13,8 @@ from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.collate import Ids, pad_tokens
 from ...data.datasets.rows import add_start_end, max_text_tokens
-from ...data.examples import Examples
 from ...data.loading.sampler import sorted_batches
+from ...data.source import Source
 from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import EncoderModel, LabelModel, as_module
@@ -188,7 +188,7 @@ class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultTyp
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples, sides: tuple[int, ...] = (0,)) -> Tokenizer:
+def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Source, sides: tuple[int, ...] = (0,)) -> Tokenizer:
     """The tokenizer that is kept, or one trained on the texts of these sides."""
     return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(*sides), control=(MASK,))
 
@@ -221,7 +221,7 @@ def with_vocab(run: Run, tokenizer: Tokenizer, **settings: object) -> Run:
     return _with_head(run, vocab_size(run, tokenizer), settings)
 
 
-def with_max_vocab(run: Run, **settings: object) -> Run:
+def size_without_data(run: Run, **settings: object) -> Run:
     """The run with the largest vocabulary that its tokenizer may learn."""
     return _with_head(run, max_vocab(run), settings)
 

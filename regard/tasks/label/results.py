@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ...config.run import Run
-from ...data.examples import Examples
+from ...data.source import Source
 from ...errors import UserError
 from ...metrics.labels import label_metrics
 from ...processors.labels import LabelSet
@@ -63,12 +63,12 @@ class LabelAnswers:
         listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
         return {"unseen_labels": listed} if listed else {}
 
-    def report_labels(self, examples: Examples, references: Sequence[str]) -> None:
+    def report_labels(self, examples: Source, references: Sequence[str]) -> None:
         """Log the labels of evaluation data."""
         log_facts(examples.name, [describe_labels(Counter(references))])
 
 
-def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, splits: Mapping[str, Examples]) -> LabelSet:
+def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, splits: Mapping[str, Source]) -> LabelSet:
     """The labels of the training data, with the ids of the kept label set if it has the same labels."""
     if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
         collected.require_known(splits["valid"], "data.valid")
@@ -76,7 +76,7 @@ def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, split
     return collected.in_order_of(former) if former else collected
 
 
-def label_side(examples: Examples) -> list[str]:
+def label_side(examples: Source) -> list[str]:
     """The labels of examples, whose other sides are not read."""
     return [examples.side(index, 1) for index in range(len(examples))]
 
@@ -85,7 +85,7 @@ class LabelJob(TrainingJob):
     """Examples with labels; the facts about the data include their counts."""
 
     predictor: Any  # has LabelAnswers
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ...config.run import changed_decode
-from ...decode import DecodeStrategy, Ensemble, Generate, Hypothesis, TokenRules
+from ...decode import DecodeStrategy, Ensemble, Hypothesis, SearchRequest, TokenRules
 from ...decode.search.detokenizer import IncrementalDetokenizer
 from ...decode.search.stop_strings import cut_at_stop
 from ...decode.search.texts import added_text, without_incomplete
@@ -140,8 +140,8 @@ class PromptGeneration(TextGeneration):
 
     def _request(
         self, prompt: str, ids: list[int], settings: LanguageDecode, strategy: DecodeStrategy, rules: TokenRules
-    ) -> Generate:
-        return Generate(
+    ) -> SearchRequest:
+        return SearchRequest(
             tuple(ids),
             strategy=strategy,
             max_tokens=self._limit(ids, settings),

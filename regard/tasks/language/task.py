@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.data.texts import TextData
 from ...config.run import Run
 from ...config.strategies import strategy_from
@@ -60,7 +60,7 @@ from .settings import LanguageDecode
 START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
 TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
-OWN_SETTINGS = "max_tokens", "max_length", "min_tokens", "min_length", "stop", "repetition_penalty", "add_start"
+REQUEST_SETTINGS = "max_tokens", "max_length", "min_tokens", "min_length", "stop", "repetition_penalty", "add_start"
 NO_COMPLETION = Completion("", None, None)
 HEAD = "next"  # the head of a family with several heads
 
@@ -100,14 +100,14 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         if not decode:
             return [LanguageRequest(prompt, details=details) for prompt in items]
         settings = self.decode_settings(decode)
-        shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
         shared |= {"strategy": strategy_from(settings), "rules": TokenRules.of(settings), "details": details}
         return [LanguageRequest(prompt, **shared) for prompt in items]
 
     def predict_requests(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
         self.refuse_adapters(requests)
         results: dict[int, LanguageResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             some = [requests[i] for i in indices]
             results |= zip(indices, self._predict(some, self._request_settings(some[0], batch)), strict=True)
         return [results[i] for i in range(len(requests))]
@@ -164,7 +164,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
         return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run), logprobs)
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, dict[str, int]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, dict[str, int]]:
         """The metrics of `evaluate`, None because it predicts no texts, and sizes that identify the text."""
         texts = data_split(self.run, "test", self.tokenizer, self.folder, sides)
         size = {"bytes": texts.bytes, "characters": texts.characters, "words": texts.words}
@@ -185,7 +185,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def _request_settings(self, request: LanguageRequest, batch: int | None) -> LanguageDecode:
         """The decode.* of a request."""
-        own = {name: getattr(request, name) for name in OWN_SETTINGS} | {"batch": batch}
+        own = {name: getattr(request, name) for name in REQUEST_SETTINGS} | {"batch": batch}
         changes = strategy_settings(request.strategy) | rule_settings(request.rules, LanguageDecode)
         return self.decode_settings(changes | {key: each for key, each in own.items() if each is not None})
 
@@ -289,17 +289,19 @@ def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
     return LanguagePredictor(run, build_model(run), tokenizer, device, folder=folder)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return _with_vocab(run, max_vocab(run))
 
 
-def data_split(run: Run, split: str, tokenizer: Tokenizer, folder: Path | None, sides: Sides | None = None) -> Corpus:
+def data_split(
+    run: Run, split: str, tokenizer: Tokenizer, folder: Path | None, sides: DataFiles | None = None
+) -> Corpus:
     """A split of the data, encoded: the files in `sides` or data.<split>, else the embedded source texts."""
     return Corpus(split_documents(run.data, split, sides), tokenizer, folder / "cache" if folder else None)
 
 
-def split_documents(data: TextData, split: str, sides: Sides | None = None) -> Documents:
+def split_documents(data: TextData, split: str, sides: DataFiles | None = None) -> Documents:
     """The documents of a split, or of the files in `sides`; without any training files, the standard library."""
     if sides is None and not getattr(data, split) and not data.train:
         return stdlib_documents(data, split)

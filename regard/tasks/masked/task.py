@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.datasets.collate import IGNORED, Ids
 from ...data.datasets.masking import MaskedDataset, Masker
 from ...data.datasets.rows import add_start_end
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
 from ...data.loading.sampler import sorted_batches
+from ...data.source import Source
 from ...errors import UserError
 from ...families.protocols import MaskedModel, as_module
 from ...parts.losses import smoothed_cross_entropy
@@ -72,7 +72,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
             return result.text
         return [(each.token, each.probability) for candidates in result.masks for each in candidates]
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
         """The metrics of `evaluate`, None because it predicts no texts, and the texts."""
         self._require_head()
         examples = open_lines(self.run, "test", sides)
@@ -82,7 +82,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         return {"examples": len(examples), **metrics}, None, list(examples.texts(0))
 
     @torch.no_grad()
-    def metrics(self, examples: Examples) -> dict[str, float]:
+    def metrics(self, examples: Source) -> dict[str, float]:
         """Nats per masked token and their accuracy; with data.next_sentence also the accuracy of the pairs."""
         data, train = self.run.data, self.run.train
         dataset = MaskedDataset(examples, Masker(self.tokenizer, data), data, train, self.model.context)
@@ -139,9 +139,9 @@ class MaskedJob(TrainingJob):
     """Lines with masked tokens."""
 
     predictor: MaskedPredictor
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
 
-    def __init__(self, predictor: MaskedPredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: MaskedPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model
         self.objective = MaskedObjective(as_module(model), train.smoothing)
@@ -180,6 +180,6 @@ def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> M
     return MaskedPredictor(run, folder.model, folder.tokenizer, device)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
-    return encoder.with_max_vocab(run, head="words", next_sentence=run.data.next_sentence)
+    return encoder.size_without_data(run, head="words", next_sentence=run.data.next_sentence)

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from ...config.data.mixed import MultitaskData
 from ...config.run import Run
-from ...data.dataset import TaskDataset
+from ...data.dataset import Dataset
 from ...data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
-from ...data.datasets.sounds import STRIDE, EncodeTranscripts, SoundDataset
-from ...data.examples import Examples
+from ...data.datasets.sounds import STRIDE, EncodeTargets, SoundDataset
+from ...data.source import Source
 from ...data.sources.manifest import AUDIO, IMAGE, TEXT
 from ...errors import UserError
 from ...look import ViewAxis
@@ -17,7 +17,7 @@ from ...metrics.speech import speech_metrics
 from ...metrics.text import text_metrics
 from ...metrics.tokenization import choose_tokenization
 from ...parts import Inputs
-from ...parts.inputs import Modality
+from ...parts.inputs import TensorKind
 from ...processors.base import Array, Processor
 from ...processors.image.processor import ImageProcessor
 from ...processors.sound.frames import SoundFrames
@@ -40,12 +40,12 @@ class InputKind(ABC):
     """A kind of inputs of a run, such as images."""
 
     name: ClassVar[str]  # its key in a manifest
-    modality: ClassVar[Modality]
+    modality: ClassVar[TensorKind]
     stride: ClassVar[int] = 1  # units of its processor in one encoder position
     processor: Processor
 
     @abstractmethod
-    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+    def dataset(self, examples: Source, targets: EncodeTargets, padding: int, run: Run) -> Dataset:
         """The training data of this kind."""
 
     def encode(self, raw: Any) -> Array:
@@ -82,7 +82,7 @@ class TextInputs(InputKind):
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self.processor = tokenizer, EndedText(tokenizer)
 
-    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+    def dataset(self, examples: Source, targets: EncodeTargets, padding: int, run: Run) -> Dataset:
         return PromptedDataset(examples, self.processor, targets, padding, run.data, run.train)
 
     def max_tokens(self, array: Array) -> int:
@@ -103,7 +103,7 @@ class ImageInputs(InputKind):
     def __init__(self, processor: ImageProcessor) -> None:
         self.processor: ImageProcessor = processor
 
-    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+    def dataset(self, examples: Source, targets: EncodeTargets, padding: int, run: Run) -> Dataset:
         own = self.processor
         changed = own.scale != (1.0, 1.0) or bool(own.flip or own.color or own.randaugment or own.erase)
         return PromptedImages(examples, own, targets, padding, run.data, run.train, changed)
@@ -128,7 +128,7 @@ class SoundInputs(InputKind):
         self.processor: SoundFrames = processor
         self.longest = data.max_seconds
 
-    def dataset(self, examples: Examples, targets: EncodeTranscripts, padding: int, run: Run) -> TaskDataset:
+    def dataset(self, examples: Source, targets: EncodeTargets, padding: int, run: Run) -> Dataset:
         ctc = bool(run.model.ctc.weight)
         return SoundDataset(examples, self.processor, targets, padding, run.data, run.train, run.data.max_tokens, ctc)
 
@@ -157,7 +157,7 @@ class SoundInputs(InputKind):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def new_kinds(run: Run, kept: Processors, tokenizer: Tokenizer, examples: dict[str, Examples]) -> dict[str, InputKind]:
+def new_kinds(run: Run, kept: Processors, tokenizer: Tokenizer, examples: dict[str, Source]) -> dict[str, InputKind]:
     """The kinds of the training data. Processors that are not kept are made from the settings and the data."""
     found: dict[str, InputKind] = {}
     if TEXT in examples:

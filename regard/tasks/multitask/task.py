@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.data.mixed import EMBEDDED
 from ...config.decode import NEUTRAL_SAMPLING
 from ...config.run import Run
 from ...data.datasets.multitask import MultitaskDataset, MultitaskSampler
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.manifest import open_manifests
 from ...data.sources.task_mixture import TaskMixture
 from ...decode import Hypothesis, Suppress
@@ -54,7 +54,7 @@ from ..generate.plan import group_indices
 from ..generate.results import changed_settings, constraints_of, make_translation
 from ..generate.seq2seq import NO_CONSTRAINTS, SourceGeneration, SourceInputs
 from ..generate.views import trace_target, view_target
-from ..objectives import TranscribeObjective
+from ..objectives import Seq2SeqCtcObjective
 from ..predictor import Answer, Predictor
 from ..records import multitask_record
 from ..requests import MultitaskRequest, MultitaskResult, Translation
@@ -69,7 +69,7 @@ TASK = Task(
     "multitask", frozenset({"tokens", "pixels", "frames"}), "target", MultitaskRequest, MultitaskResult
 )  # fmt: skip
 TEXT, TASK_FIELD = "text", "task"  # fields of the tokenizer and of the tags
-OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "task"  # fields of a request that are decode.*
+REQUEST_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "task"  # fields of a request that are decode.*
 VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
 CHUNK = 16  # batches of inputs in memory
 
@@ -106,7 +106,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         constraints, settings = parse_constraints(len(found), decode, self.decode_settings)
         shared: dict[str, Any] = {"details": details}
         if decode:
-            shared |= {name: getattr(settings, name) for name in OWN_SETTINGS}
+            shared |= {name: getattr(settings, name) for name in REQUEST_SETTINGS}
             shared |= {"strategy": self.strategy(settings), "rules": self.rules(settings)}
         requests = []
         for item, own in zip(found, constraints, strict=True):
@@ -118,9 +118,9 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
     def predict_requests(self, requests: Sequence[MultitaskRequest], batch: int | None = None) -> list[MultitaskResult]:
         self.refuse_adapters(requests)
         results: dict[int, MultitaskResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             settings = self.decode_settings(
-                changed_settings([requests[i] for i in indices], self.run.decode, batch, OWN_SETTINGS)
+                changed_settings([requests[i] for i in indices], self.run.decode, batch, REQUEST_SETTINGS)
             )
             size = CHUNK * settings.batch
             for some in (indices[first : first + size] for first in range(0, len(indices), size)):
@@ -140,7 +140,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         """A line of stdin as an item."""
         return {TEXT: line}
 
-    def output_line(self, name: str, request: MultitaskRequest, result: MultitaskResult) -> str:
+    def format_line(self, name: str, request: MultitaskRequest, result: MultitaskResult) -> str:
         answer = self.answer(request, result)
         return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
 
@@ -181,7 +181,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         inputs = source.inputs.to(self.device)
         return view_target(self.model, self.target, inputs, axis, tokens, prompt, layer, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the outputs and the references."""
         mixture = TaskMixture(data_split(self.run, "test", sides))
         mixture.require_nonempty("data.test")
@@ -320,7 +320,7 @@ class MultitaskJob(TrainingJob):
     def __init__(self, predictor: MultitaskPredictor, splits: dict[str, TaskMixture]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         run, tags, tokenizer, train = self.run, predictor.tags, predictor.target, splits["train"]
-        self.objective = TranscribeObjective(as_module(predictor.model), run.train.smoothing, tokenizer.pad)
+        self.objective = Seq2SeqCtcObjective(as_module(predictor.model), run.train.smoothing, tokenizer.pad)
         targets = TaggedTargets(tokenizer, dict(zip(tags.tasks, tags.ids, strict=True)))
         members = {
             name: kind.dataset(train.of_kind(name), targets, tokenizer.pad, run)
@@ -373,12 +373,12 @@ def restore(run: Run, folder: Path, device: torch.device) -> MultitaskPredictor:
     return MultitaskPredictor(run, build_model(run), kinds, tokenizer, tags, device)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return with_model_settings(run, vocab=max_vocab(run) + len(EMBEDDED), bins=run.data.bins)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are dates, scenes and Morse code."""
     data = run.data
     embedded = lambda: make_multitask(data, split)  # noqa: E731

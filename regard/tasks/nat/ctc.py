@@ -14,18 +14,18 @@ from ...data.datasets.pairs import PairDataset
 from ...decode import Hypothesis
 from ...decode.parallel import decoding as parallel
 from ...errors import UserError
-from ...families.protocols import SpellingModel, as_module
+from ...families.protocols import CtcTranslationModel, as_module
 from ...look import AttentionView, ViewAxis, Which, attention_sites, record_attention
 from ...parts.inputs import Inputs
 from ...parts.parallel.ctc import LEAST, LOG_FLOOR, PrefixScorer, force_align
 from ...training.objective import Objective
-from ..parallel.data import SpelledDataset
-from ..parallel.objectives import SpelledObjective
+from ..parallel.data import CtcTranslationDataset
+from ..parallel.objectives import CtcTranslationObjective
 from ..translate.task import TranslateJob
 from .task import ParallelPredictor, refuse_packed
 
 
-class SpelledPredictor(ParallelPredictor):
+class CtcTranslator(ParallelPredictor):
     """What the likeliest tokens and blanks spell; PAD is the blank.
 
     The score of a translation is that of its path. Scores of known targets sum over all paths, and their tokens have
@@ -35,9 +35,9 @@ class SpelledPredictor(ParallelPredictor):
     validation_decode: Mapping[str, Any] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
 
     @property
-    def spelling_model(self) -> SpellingModel:
+    def spelling_model(self) -> CtcTranslationModel:
         """The model with its type."""
-        return cast(SpellingModel, self.model)
+        return cast(CtcTranslationModel, self.model)
 
     @cached_property
     def hidden(self) -> Tensor:
@@ -110,14 +110,14 @@ class SpelledPredictor(ParallelPredictor):
             yield logprobs, AttentionView.of(layers, super().view_axes(source, target))
 
 
-class SpelledJob(TranslateJob):
+class CtcTranslationJob(TranslateJob):
     """Pairs with copies of their source tokens."""
 
     def make_objective(self) -> Objective:
-        return SpelledObjective(self.predictor.module, self.predictor.target.pad)
+        return CtcTranslationObjective(self.predictor.module, self.predictor.target.pad)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
         sides = self.splits["train"], own.source, own.target, run.data, run.train
-        return SpelledDataset(*sides, own.context, run.model.upsample)
+        return CtcTranslationDataset(*sides, own.context, run.model.upsample)

@@ -22,7 +22,7 @@ from ...decode.parallel.copies import likeliest, predict_copying
 from ...decode.search.constraints import ConstraintRequest, Constraints
 from ...decode.search.sample import sample_keys
 from ...errors import UserError
-from ...families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
+from ...families.protocols import FertilityModel, MaskPredictModel, ParallelModel, as_module
 from ...look import ViewAxis
 from ...parts import Encoded
 from ...parts.inputs import Inputs
@@ -30,10 +30,10 @@ from ...parts.parallel.fertility import copy_tokens
 from ...training.objective import Objective
 from ..base import vocabulary
 from ..finite import require_finite
-from ..generate.scorer import KnownTargets
+from ..generate.scorer import Scorer
 from ..generate.seq2seq import SourceInputs
-from ..parallel.data import EvenDataset, FertilityDataset, InfillDataset, pad_target
-from ..parallel.objectives import FertilityObjective, FrozenTeacher, InfillObjective, TaughtFertilityObjective
+from ..parallel.data import EvenDataset, FertilityDataset, MaskPredictDataset, pad_target
+from ..parallel.objectives import FertilityObjective, FrozenTeacher, MaskPredictObjective, TaughtFertilityObjective
 from ..parallel.teacher import open_teacher
 from ..translate.settings import TranslateDecode
 from ..translate.task import TranslateJob, TranslatePredictor
@@ -152,7 +152,7 @@ class LengthPredictor(ParallelPredictor):
         """What the decoder reads for targets of these lengths, and the log-probability (rows,) of each length."""
 
 
-class FertilityPredictor(LengthPredictor):
+class FertilityTranslator(LengthPredictor):
     """Copies of the source, as many as the predicted fertilities, become the translation."""
 
     validation_decode: Mapping[str, Any] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
@@ -197,14 +197,14 @@ class FertilityPredictor(LengthPredictor):
         known = dict(zip(different, scores, strict=True))
         return [known[pair] for pair in pairs]
 
-    def teacher(self, name: str) -> KnownTargets:
+    def teacher(self, name: str) -> Scorer:
         """The run that scores samples; it stays in memory."""
         if name not in self.teachers:
             self.teachers[name] = open_teacher(name, self.device)
         return self.teachers[name]
 
     @cached_property
-    def teachers(self) -> dict[str, KnownTargets]:
+    def teachers(self) -> dict[str, Scorer]:
         """By the name of their runs."""
         return {}
 
@@ -217,7 +217,7 @@ class FertilityPredictor(LengthPredictor):
         return Inputs("tokens", values, valid), ends
 
 
-class InfillPredictor(LengthPredictor):
+class MaskPredictTranslator(LengthPredictor):
     """Masked tokens are filled in, repeatedly, for several lengths of the translation."""
 
     validation_decode: Mapping[str, Any] = {
@@ -225,9 +225,9 @@ class InfillPredictor(LengthPredictor):
     }  # fmt: skip
 
     @property
-    def infill_model(self) -> InfillModel:
+    def mask_predict_model(self) -> MaskPredictModel:
         """The model with its type."""
-        return cast(InfillModel, self.model)
+        return cast(MaskPredictModel, self.model)
 
     def candidates(self, strategy: ParallelStrategy) -> int:
         assert isinstance(strategy, MaskPredict)
@@ -238,7 +238,7 @@ class InfillPredictor(LengthPredictor):
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
         penalty = strategy.length_penalty
-        found = parallel.fill_in(self.infill_model, source, limits, self.hidden, self.target.pad, strategy)
+        found = parallel.fill_in(self.mask_predict_model, source, limits, self.hidden, self.target.pad, strategy)
         beam = len(found.lengths) // len(texts)  # fewer if there are fewer lengths
         best = likeliest((found.logprobs / found.lengths**penalty).view(-1, beam)).tolist()
         written = found.rows()
@@ -249,7 +249,7 @@ class InfillPredictor(LengthPredictor):
         """All tokens masked."""
         places = torch.arange(max(int(lengths.max()), 1), device=lengths.device)
         valid = places < lengths[:, None]
-        logprobs = self.infill_model.length_logits(encoded).float().log_softmax(-1)
+        logprobs = self.mask_predict_model.length_logits(encoded).float().log_softmax(-1)
         ends = logprobs.gather(1, lengths.clamp(max=logprobs.size(1) - 1)[:, None])[:, 0]
         return Inputs("tokens", torch.full_like(valid, self.target.pad, dtype=torch.long), valid), ends
 
@@ -275,8 +275,8 @@ class FertilityJob(TranslateJob):
         longest = min(contexts) if contexts else None
         target = own.target
         hidden = torch.tensor([target.pad, target.start, target.end], device=own.device)
-        judge = FrozenTeacher(as_module(teacher.model), target.start, target.end, hidden, longest)
-        return TaughtFertilityObjective(own.module, smoothing, judge, weight, glancing)
+        frozen = FrozenTeacher(as_module(teacher.model), target.start, target.end, hidden, longest)
+        return TaughtFertilityObjective(own.module, smoothing, frozen, weight, glancing)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
@@ -287,19 +287,19 @@ class FertilityJob(TranslateJob):
         return EvenDataset(*sides, longest_target(run, own.context))
 
 
-class InfillJob(TranslateJob):
+class MaskPredictJob(TranslateJob):
     """Pairs with masked target tokens."""
 
     own_settings = ("rdrop",)
 
     def make_objective(self) -> Objective:
-        return InfillObjective(self.predictor.module, self.run.train.smoothing, self.run.data.rdrop)
+        return MaskPredictObjective(self.predictor.module, self.run.train.smoothing, self.run.data.rdrop)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
         context = longest_target(run, own.context)
-        return InfillDataset(self.splits["train"], own.source, own.target, run.data, run.train, context)
+        return MaskPredictDataset(self.splits["train"], own.source, own.target, run.data, run.train, context)
 
 
 def longest_target(run: Run, context: int | None) -> int:

@@ -13,8 +13,8 @@ from ...data.batch import Batch
 from ...data.dataset import EncodedExample
 from ...data.datasets.collate import Ids, pad_labels, pad_tokens
 from ...data.datasets.pairs import PairDataset
-from ...data.examples import Examples
-from ...data.rng import Draws
+from ...data.rng import ExampleRng
+from ...data.source import Source
 from ...decode.search.texts import word_of_token
 from ...parts.inputs import Inputs
 from ...processors.text.tokenizers import Tokenizer
@@ -61,7 +61,7 @@ class FertilityDataset(CopyDataset):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         source: Tokenizer,
         target: Tokenizer,
         data: PackedData,
@@ -106,12 +106,12 @@ class FertilityDataset(CopyDataset):
         return f"targets have over {self.max_fertility} tokens for a source token and were cut (model.max_fertility)"
 
 
-class SpelledDataset(PairDataset):
+class CtcTranslationDataset(PairDataset):
     """Pairs whose source tokens are each copied equally often; CTC finds the places of the target tokens among them."""
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Source,
         source: Tokenizer,
         target: Tokenizer,
         data: PackedData,
@@ -142,14 +142,14 @@ class SpelledDataset(PairDataset):
         return f"targets have over {self.upsample} tokens for a source token and were cut (model.upsample)"
 
 
-class InfillDataset(PairDataset):
+class MaskPredictDataset(PairDataset):
     """Pairs in which a random number of target tokens, from one to all, are masked: PAD stands for them."""
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for source, target in super().encode(indices):
             yield source, target[:-1], np.ones(len(target) - 1, np.int32)
 
-    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
         lengths = np.array([len(target) for _, target, _ in items])
         counts = 1 + draws.below(np.maximum(lengths, 1))
         numbers = np.split(draws.branch(0).uniform(lengths), lengths.cumsum()[:-1])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...data.files.in_memory import IN_MEMORY
 from ...data.files.lines import TextLines
 from ...data.files.open import plain_suffix
@@ -30,7 +30,7 @@ PARTS = {"source": "the data", "weights": "the weights of the run", "decode": "d
 
 def distill(
     predictor: TranslatePredictor,
-    data: Sides | None,
+    data: DataFiles | None,
     out: Path,
     report: Callable[[str], None] = lambda line: None,
     splice: int = 0,
@@ -76,7 +76,7 @@ def check_output(predictor: TranslatePredictor, out: Path) -> None:
         raise UserError(f"{out} cannot be written: its folder does not exist; choose another --out")
 
 
-def open_sources(predictor: TranslatePredictor, data: Sides | None, pairs: bool) -> Sequence[str]:
+def open_sources(predictor: TranslatePredictor, data: DataFiles | None, pairs: bool) -> Sequence[str]:
     """The source texts. Only files of lines have the same lines as an output without its sources."""
     run = predictor.run
     sides = run.data.train if data is None else data

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, pad
 from ...data.batch import Batch
 from ...data.datasets.collate import IGNORED
 from ...decode.parallel.copies import limit_fertilities, predict_copying
-from ...families.protocols import FertilityModel, InfillModel, Seq2SeqModel, SpellingModel
+from ...families.protocols import CtcTranslationModel, FertilityModel, MaskPredictModel, Seq2SeqModel
 from ...parts import Encoded, Inputs
 from ...parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ...parts.parallel.ctc import ctc_loss
@@ -152,7 +152,7 @@ class TaughtFertilityObjective(FertilityObjective):
         return logits.log_softmax(-1), judged
 
 
-class SpelledObjective(Objective):
+class CtcTranslationObjective(Objective):
     """-log p of the targets by CTC, summed; without label smoothing. PAD is the blank."""
 
     def __init__(self, model: nn.Module, blank: int) -> None:
@@ -160,13 +160,13 @@ class SpelledObjective(Objective):
         self.model, self.blank = model, blank
 
     def forward(self, batch: Batch) -> LossSum:
-        model, copies, target = cast(SpellingModel, self.model), batch["copies"], batch["target"]
+        model, copies, target = cast(CtcTranslationModel, self.model), batch["copies"], batch["target"]
         assert target.valid is not None
         logits = model.logits(model.decode(copies, model.encode(batch["source"])))
         return LossSum(ctc_loss(logits, copies.valid, target.values, target.valid.sum(1), self.blank))
 
 
-class InfillObjective(Objective):
+class MaskPredictObjective(Objective):
     """Summed over the masked tokens; and over the lengths of the targets.
 
     R-Drop (2106.14448) averages two passes and adds their divergence, `rdrop` times.
@@ -177,7 +177,7 @@ class InfillObjective(Objective):
         self.model, self.smoothing, self.rdrop = model, smoothing, rdrop
 
     def forward(self, batch: Batch) -> LossSum:
-        model, target, labels = cast(InfillModel, self.model), batch["target"], batch["labels"]
+        model, target, labels = cast(MaskPredictModel, self.model), batch["target"], batch["labels"]
         assert labels.positions is not None
         encoded = [model.encode(batch["source"]) for _ in range(2 if self.rdrop else 1)]
         states = (model.decode(target, each).flatten(0, 1)[labels.positions] for each in encoded)

@@ -10,7 +10,7 @@ from ...config.run import Run, load_config
 from ...errors import UserError
 from ...families.protocols import as_module
 from ...training.checkpoint import load_model
-from ..generate.scorer import KnownTargets
+from ..generate.scorer import Scorer
 from ..task import spec_of
 
 
@@ -28,7 +28,7 @@ def teacher_config(name: str, key: str) -> Run:
     return run
 
 
-def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> KnownTargets:
+def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> Scorer:
     """The predictor of the run that the setting `key` names."""
     from ..catalog import restore
 
@@ -36,7 +36,7 @@ def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -
     with cpu:  # also in a context of tensors without storage
         predictor = restore(run, folder, cpu if device.type == "meta" else device)
         load_model(predictor.model, folder / "model.safetensors")
-    assert isinstance(predictor, KnownTargets)
+    assert isinstance(predictor, Scorer)
     return predictor
 
 

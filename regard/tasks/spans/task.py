@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.datasets.spans import SpanCorruptor, SpanDataset
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.tables.columns import TEXT as TEXT_COLUMN
 from ...data.tables.columns import Role
 from ...families.protocols import as_module
@@ -19,9 +19,9 @@ from ..objectives import Seq2SeqObjective
 from ..requests import TranslateRequest, TranslateResult
 from ..task import TEXT, Task
 from ..translate import task as translate
-from ..translate.task import TranslatePredictor, with_max_vocab, with_vocab
+from ..translate.task import TranslatePredictor, size_without_data, with_vocab
 
-__all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
+__all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "size_without_data"]
 
 TASK = Task("spans", TEXT, "target", TranslateRequest, TranslateResult)
 EVALUATION_SEED = 1  # of the one corruption that evaluations share
@@ -35,13 +35,13 @@ class SpanPredictor(TranslatePredictor):
 
     data_split = staticmethod(open_lines)
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
         """The metrics of lines of text with a fixed corruption, None because it predicts no texts, and the texts."""
         examples = self.data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
 
-    def metrics(self, examples: Examples) -> dict[str, float]:
+    def metrics(self, examples: Source) -> dict[str, float]:
         """Nats per target token, sentinels and END included."""
         corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
         dataset = SpanDataset(examples, corruptor, run.data, run.train, self.context)
@@ -55,7 +55,7 @@ class SpanJob(translate.TranslateJob):
 
     predictor: SpanPredictor
 
-    def __init__(self, predictor: SpanPredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: SpanPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list[str]()
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = self.run.data.packed

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.datasets.collate import IGNORED
 from ...data.datasets.rows import TaggedDataset, encode_sentence
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
 from ...data.tables.columns import TAGS, WORDS, ColumnRule
 from ...errors import UserError
@@ -94,7 +94,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         if head := read_head(lines):
             yield from detect_format(head, self.run.data).blocks(chain(head, lines))
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted tags and the reference tags of all words."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -111,7 +111,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def loss_over(self, examples: Examples) -> tuple[float, list[list[str]], list[Words]]:
+    def loss_over(self, examples: Source) -> tuple[float, list[list[str]], list[Words]]:
         """Nats per word, predicted and reference tags; words with an unseen tag do not count in the loss."""
         references = [tags for _, tags in examples]
         logprobs = self._logprobs([words for words, _ in examples])
@@ -162,7 +162,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
             format.with_tags(sentence.split("\n"), tags) if format and isinstance(sentence, str) else None,
         )
 
-    def _baselines(self, examples: Examples) -> Metrics:
+    def _baselines(self, examples: Source) -> Metrics:
         """The accuracy of the most frequent tag overall, and of the most frequent tag of each word."""
         references = [tag for _, tags in examples for tag in tags]
         metrics = self.majority_baseline(references)
@@ -186,7 +186,7 @@ def _shorten(text: str) -> str:
 class MostFrequentTag:
     """The most frequent tag of each word; an unknown word gets that of words that occur once."""
 
-    def __init__(self, train: Examples) -> None:
+    def __init__(self, train: Source) -> None:
         counts: dict[str, Counter[str]] = {}
         for words, tags in train:
             for word, tag in zip(words, tags, strict=True):
@@ -206,7 +206,7 @@ class TagJob(LabelJob):
 
     predictor: TagPredictor
 
-    def __init__(self, predictor: TagPredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: TagPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model
         self.objective = TagObjective(as_module(model), train.smoothing)
@@ -245,12 +245,12 @@ restore = TagPredictor.from_run_folder
 from_folder = partial(TagPredictor.from_folder, task="tag")
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
-    return encoder.with_max_vocab(run, head="tag", labels=run.model.labels or 2)
+    return encoder.size_without_data(run, head="tag", labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are the tokens of Python modules, tagged by role."""
     data = run.data
     embedded = lambda: make_python_tags(data.examples, seed=1)[split]  # noqa: E731

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.run import Run
-from ...data.examples import Examples
+from ...data.source import Source
 from ...data.sources.mixture import Mixture, open_mixture
 from ...metrics.text import signature, text_metrics
 from ...metrics.tokenization import choose_tokenization
@@ -15,9 +15,9 @@ from ..base import Metrics, Processors, open_split
 from ..requests import TranslateRequest, TranslateResult
 from ..task import TEXT, Task
 from ..translate import task as translate
-from ..translate.task import TEXT_METRICS, TranslateJob, TranslatePredictor, with_max_vocab
+from ..translate.task import TEXT_METRICS, TranslateJob, TranslatePredictor, size_without_data
 
-__all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
+__all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "size_without_data"]
 
 TASK = Task("text2text", TEXT, "target", TranslateRequest, TranslateResult)
 
@@ -26,11 +26,11 @@ class Text2TextPredictor(TranslatePredictor):
     """A translation predictor whose texts begin with the prefix of their task."""
 
     @staticmethod
-    def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
         read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
         return open_split(run, split, sides, read, lambda: make_mixture(run.data, split), "test.tsv")
 
-    def evaluate_texts(self, sides: Sides | None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_texts(self, sides: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
         """As in translation, with the metrics of each task in addition."""
         metrics, found, references = super().evaluate_texts(sides)
         examples = self.data_split(self.run, "test", sides)

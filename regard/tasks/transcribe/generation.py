@@ -31,7 +31,7 @@ from .transcripts import join_segments, make_transcript, shifted
 CHUNK = 4  # batches of segments in memory: the segments of a batch have similar lengths
 
 
-class Piece(NamedTuple):
+class AudioSegment(NamedTuple):
     """A segment of a recording as frames."""
 
     recording: int
@@ -105,7 +105,7 @@ class SoundGeneration(SourceGeneration[Array]):
 
     def _pieces(
         self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode, seconds: list[float]
-    ) -> Iterator[Piece]:
+    ) -> Iterator[AudioSegment]:
         """The segments of all recordings, in order; `seconds` gets the lengths of the recordings."""
         rate, longest = self.sound.rate, settings.segment or self.run.data.max_seconds
 
@@ -124,10 +124,10 @@ class SoundGeneration(SourceGeneration[Array]):
                     )
                 if samples.min() < samples.max():  # digital silence has no transcript
                     frames = self.sound.encode(samples)
-                    yield Piece(recording, number, start, start + len(samples) / rate, frames)
+                    yield AudioSegment(recording, number, start, start + len(samples) / rate, frames)
 
     def _decode(
-        self, pieces: Sequence[Piece], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
+        self, pieces: Sequence[AudioSegment], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
     ) -> list[list[Transcript]]:
         """The best transcripts of every segment, with times from its beginning."""
         frames = [piece.frames for piece in pieces]

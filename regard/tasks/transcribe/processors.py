@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...config.data.sound import Recordings
-from ...data.examples import Examples
+from ...data.source import Source
 from ...errors import UserError
 from ...processors.sound.filterbank import FilterbankProcessor, with_statistics
 from ...processors.sound.frames import SoundFrames
@@ -23,7 +23,7 @@ def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
     )  # fmt: skip
 
 
-def new_frames(data: Recordings, examples: Examples) -> FilterbankProcessor:
+def new_frames(data: Recordings, examples: Source) -> FilterbankProcessor:
     """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
     plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data), cmvn=data.cmvn)
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))

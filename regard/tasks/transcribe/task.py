@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.data.sound import SoundData
 from ...config.decode import Seq2SeqDecode
 from ...config.run import Run, family_of
 from ...config.strategies import BestPath
-from ...data.datasets.sounds import EncodeTranscripts, PlainTranscripts, SoundDataset
-from ...data.examples import Examples
+from ...data.datasets.sounds import EncodeTargets, PlainTranscripts, SoundDataset
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.sounds import open_sounds, transcribed_sounds
 from ...decode import Hypothesis, Suppress, strategy_from
 from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
@@ -55,7 +55,7 @@ from ..finite import require_finite
 from ..generate.plan import group_indices
 from ..generate.results import changed_settings
 from ..generate.seq2seq import NO_CONSTRAINTS
-from ..objectives import TranscribeObjective
+from ..objectives import Seq2SeqCtcObjective
 from ..predictor import Answer, Predictor
 from ..records import transcript_record
 from ..task import Task
@@ -68,7 +68,7 @@ from .transcripts import make_transcript, shifted
 
 TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
 SOUND, TEXT = "sound", "text"  # the fields of an example
-OWN_SETTINGS = (
+REQUEST_SETTINGS = (
     "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment", "language", "task", "timestamps", "sequential",
     "prompt", "condition_on_previous", "temperatures", "compression_ratio_threshold", "logprob_threshold",
     "no_speech_threshold", "seed",
@@ -107,7 +107,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             return [TranscribeRequest(sound, details=details) for sound in items]
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
         assert isinstance(settings, TranscribeDecode)
-        shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
         plain: Seq2SeqDecode = settings
         strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(plain)
         shared |= {"strategy": strategy, "rules": self.rules(settings), "details": details}
@@ -119,9 +119,9 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
     ) -> list[TranscribeResult]:
         self.refuse_adapters(requests)
         results: dict[int, TranscribeResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             some = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, OWN_SETTINGS))
+            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, REQUEST_SETTINGS))
             results |= zip(indices, self.transcribe(some, settings), strict=True)
         return [results[i] for i in range(len(requests))]
 
@@ -135,7 +135,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         """The recordings in a file, a folder, an archive or a table of paths."""
         return open_sounds(name, self.run.data)
 
-    def output_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
+    def format_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
         """The text of a recording, on one line."""
         answer = self.answer(request, result)
         return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
@@ -177,7 +177,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             ids = self.target.encode([target])[0]
         return self.times.view(frames, ids, layer=layer, title=view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -223,7 +223,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         """The text of a transcript of the data."""
         return transcript
 
-    def transcripts_to_learn(self) -> EncodeTranscripts:
+    def transcripts_to_learn(self) -> EncodeTargets:
         """The transcripts as the model learns them."""
         return PlainTranscripts(self.target)
 
@@ -232,16 +232,14 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         by_ctc = self.model.ctc_weight and self.run.decode.ctc > 0.5
         return {**VALIDATION_DECODE, "kind": "ctc" if by_ctc else "greedy"}
 
-    def transcribe_examples(
-        self, examples: Examples, decode: Mapping[str, Any]
-    ) -> tuple[Metrics, list[str], list[str]]:
+    def transcribe_examples(self, examples: Source, decode: Mapping[str, Any]) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of transcripts, the transcripts and the references."""
         references = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
         found = self.predict((examples[index][0] for index in range(len(examples))), **decode)
         metrics: Metrics = {"examples": len(examples)}
         return metrics | speech_metrics(found, references, self.run.eval.normalize), found, references
 
-    def loss_metrics(self, examples: Examples) -> Metrics:
+    def loss_metrics(self, examples: Source) -> Metrics:
         """The loss of the decoder, in nats per target token, END included, without label smoothing, and perplexity.
 
         There are none if no example is short enough for the model.
@@ -254,7 +252,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
         return {"loss": loss, "perplexity": float(np.exp(loss))}
 
-    def scored_examples(self, examples: Examples) -> list[int]:
+    def scored_examples(self, examples: Source) -> list[int]:
         """The examples that the model reads and writes at once."""
         return [*range(len(examples))]
 
@@ -263,12 +261,12 @@ class TranscribeJob(TrainingJob):
     """Recordings with their transcripts."""
 
     predictor: TranscribePredictor
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
 
-    def __init__(self, predictor: TranscribePredictor, splits: dict[str, Examples]) -> None:
+    def __init__(self, predictor: TranscribePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
-        self.objective = TranscribeObjective(as_module(model), run.train.smoothing, predictor.target.pad)
+        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
         most = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
         dataset = SoundDataset(
             splits["train"], predictor.sound, predictor.transcripts_to_learn(), predictor.target.pad, run.data,
@@ -353,12 +351,12 @@ def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch
     return TranscribePredictor(run, build_model(run), sound, target, device)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     return with_inputs(with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins), TASK.reads)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are Morse code."""
     data = run.data
     embedded = lambda: make_morse(data.examples)[split]  # noqa: E731

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from ...config.data.base import Sides
+from ...config.data.base import DataFiles
 from ...config.decode import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ...config.run import Run
 from ...config.strategies import DecodeStrategy, ParallelStrategy
 from ...data.datasets.pairs import PairDataset
-from ...data.examples import Examples
 from ...data.loading.loader import Loader
+from ...data.source import Source
 from ...data.sources.pairs import open_pairs, split_references
 from ...data.tables.columns import SOURCE, TARGET, Role
 from ...decode import Ensemble, Filter, Hypothesis, Suppress
@@ -51,14 +51,14 @@ from ..base import (
 )
 from ..generate.plan import group_indices
 from ..generate.results import (
-    OWN_SETTINGS,
+    REQUEST_SETTINGS,
     changed_settings,
     constraints_of,
     join_sentences,
     make_requests,
     translate_result,
 )
-from ..generate.scorer import KnownTargets
+from ..generate.scorer import Scorer
 from ..objectives import Seq2SeqObjective
 from ..parallel.teacher import copy_teacher_weights, teacher_config
 from ..predictor import Predictor
@@ -68,12 +68,12 @@ from ..task import TEXT, Task, spec_of
 from ..texts import as_texts
 
 TASK = Task(
-    "translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"copied", "spelled", "infilled"})
+    "translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"fertility", "ctc", "mask_predict"})
 )
 HEAD = "target"  # the head of a family with several heads
 
 
-class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, TranslateResult]):
+class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.
@@ -98,7 +98,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
         self.constraint_tokenizer = ConstraintTokenizer(target)
 
     @staticmethod
-    def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
         """A split of the data of this task."""
         return data_split(run, split, sides)
 
@@ -123,7 +123,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
     def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
         self.refuse_adapters(requests)
         results: dict[int, TranslateResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             some = [requests[i] for i in indices]
             settings = self.decode_settings(changed_settings(some, self.run.decode, batch))
             predict = self._predict_sentences if settings.split else self._predict_texts
@@ -133,10 +133,10 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
     def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
         return translation_record(result)
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.evaluate_texts(sides)
 
-    def evaluate_texts(self, sides: Sides | None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_texts(self, sides: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
         """The metrics of examples with one or more references each, the translations and the references."""
         examples = self.data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
@@ -221,12 +221,12 @@ class TranslateJob(TrainingJob):
     """Pairs of texts."""
 
     predictor: TranslatePredictor
-    splits: Mapping[str, Examples]
+    splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
     own_settings: tuple[str, ...] = ()  # of PARALLEL_SETTINGS: those that its objective uses
 
-    def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples], facts: Sequence[str] = ()) -> None:
+    def __init__(self, predictor: TranslatePredictor, splits: dict[str, Source], facts: Sequence[str] = ()) -> None:
         self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list(facts)
         source, target, run = predictor.source, predictor.target, self.run
         self._refuse_unused_settings()
@@ -308,13 +308,13 @@ def restore(
 
 def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
     """The predictor and the job for what the family of a run writes."""
-    from ..nat.ctc import SpelledJob, SpelledPredictor
-    from ..nat.task import FertilityJob, FertilityPredictor, InfillJob, InfillPredictor
+    from ..nat.ctc import CtcTranslationJob, CtcTranslator
+    from ..nat.task import FertilityJob, FertilityTranslator, MaskPredictJob, MaskPredictTranslator
 
     kinds: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
-        "copied": (FertilityPredictor, FertilityJob),
-        "spelled": (SpelledPredictor, SpelledJob),
-        "infilled": (InfillPredictor, InfillJob),
+        "fertility": (FertilityTranslator, FertilityJob),
+        "ctc": (CtcTranslator, CtcTranslationJob),
+        "mask_predict": (MaskPredictTranslator, MaskPredictJob),
     }
     writes = spec_of(run.model.family).writes
     return next((kinds[output] for output in kinds if output in writes), (TranslatePredictor, TranslateJob))
@@ -330,14 +330,14 @@ def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
     return with_head(with_inputs(with_model_settings(run, **sizes), TEXT), HEAD)
 
 
-def with_max_vocab(run: Run) -> Run:
+def size_without_data(run: Run) -> Run:
     """The run with the sizes of a model without data."""
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 
 
-def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are dates. Test data may have several references."""
     data = run.data
     links = data.links if split == "train" else ""
@@ -364,7 +364,7 @@ def _taught_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
     return restored_tokenizer(kept, "source"), restored_tokenizer(kept, "target")
 
 
-def _train_tokenizers(run: Run, train: Examples) -> tuple[Tokenizer, Tokenizer]:
+def _train_tokenizers(run: Run, train: Source) -> tuple[Tokenizer, Tokenizer]:
     """Of source and target: one for both if tokenizer.joint."""
     if run.tokenizer.joint:
         joint = train_tokenizer(run.tokenizer, train.texts(0, 1))

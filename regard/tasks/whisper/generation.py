@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...adapt.heads import remaining_heads
 from ...config.strategies import DecodeStrategy
-from ...decode import Generate, Generator, Greedy, Hypothesis, Sample
+from ...decode import Generator, Greedy, Hypothesis, Sample, SearchRequest
 from ...decode.engine.encoded import EncodedSources, source_rows
 from ...decode.search.timestamps import TimestampRules
 from ...errors import UserError
@@ -38,7 +38,7 @@ from ..transcribe.requests import (
 from ..transcribe.settings import TranscribeDecode
 from ..transcribe.transcripts import join_segments, timed_words
 from .recordings import Recording, SoundWindow, WindowSequence, next_window, sequential_windows, windows_at_pauses
-from .windows import TokenSegment, WindowText, judge, split_window, without_loop, without_pair
+from .windows import TokenSegment, WindowText, check_quality, cut_repetition, split_window, without_pair
 from .word_times import token_spans
 
 CONDITIONED_BELOW = 0.5  # text that was sampled at a higher temperature is not read by the next window
@@ -96,7 +96,7 @@ class WhisperGeneration(SoundGeneration):
         language = self.target.language(settings.language) if settings.language else ""
         recordings = [Recording(i, request, language, settings.task) for i, request in enumerate(requests)]
         if settings.sequential and settings.timestamps:
-            self._walk(recordings, settings)
+            self._decode_sequentially(recordings, settings)
         else:
             # a window reads no text of others: which ones are decoded before it depends on the batch
             settings = settings.model_copy(update={"condition_on_previous": False})
@@ -123,7 +123,7 @@ class WhisperGeneration(SoundGeneration):
 
     # --- windows -----------------------------------------------------------------------------------------------
 
-    def _walk(self, recordings: Sequence[Recording], settings: TranscribeDecode) -> None:
+    def _decode_sequentially(self, recordings: Sequence[Recording], settings: TranscribeDecode) -> None:
         """Sequential windows: of every recording in turn one, of as many recordings as a batch has."""
         waiting = (sequential_windows(each, self.sound, self._report) for each in recordings)
         running: list[tuple[WindowSequence, SoundWindow]] = []
@@ -226,10 +226,10 @@ class WhisperGeneration(SoundGeneration):
             found = self._generate([sources[i] for i in todo], [prompts[i] for i in todo], own, strategy, settings)
             rest, last = [], temperature == settings.temperatures[-1]
             for i, best in zip(todo, found, strict=True):
-                verdict = judge(best, silence[i], settings, self.target.end, self.vocab)
+                verdict = check_quality(best, silence[i], settings, self.target.end, self.vocab)
                 repeats = 0 < settings.compression_ratio_threshold < verdict.ratio
                 if last and repeats:  # at no temperature it stopped to repeat itself
-                    best = replace(best, tokens=without_loop(best.tokens))
+                    best = replace(best, tokens=cut_repetition(best.tokens))
                 about = DecodedWindow(temperature, verdict.logprob, verdict.ratio, silence[i])
                 texts[i] = None if verdict.skip else DecodedText(best, prompts[i], about)
                 windows[i].recording.conditioned = temperature < CONDITIONED_BELOW
@@ -261,7 +261,7 @@ class WhisperGeneration(SoundGeneration):
         )
         handles = [
             generator.submit(
-                Generate(
+                SearchRequest(
                     prompt,
                     source,
                     strategy,

@@ -17,7 +17,7 @@ from .generation import DecodedText, WhisperGeneration
 from .recordings import Recording, SoundWindow
 
 
-class KnownTranscripts(WhisperGeneration):
+class TranscriptScorer(WhisperGeneration):
     """What predictors compute from a recording and its text."""
 
     def known_languages(self, encoded: Encoded) -> list[str]:

@@ -9,8 +9,8 @@ from torch import nn
 
 from ...config.data.sound import SoundData
 from ...config.run import Run
-from ...data.datasets.sounds import EncodeTranscripts
-from ...data.examples import Examples
+from ...data.datasets.sounds import EncodeTargets
+from ...data.source import Source
 from ...decode.engine.encoded import EncodedSources
 from ...decode.search.constraints import ConstraintTokenizer
 from ...decode.search.timestamps import TimestampRules
@@ -24,12 +24,12 @@ from ...processors.text.whisper import WhisperTokenizer, WhisperTranscripts, tex
 from ..transcribe.requests import Transcript
 from ..transcribe.settings import TranscribeDecode
 from ..transcribe.task import TranscribePredictor
-from .known_texts import KnownTranscripts
+from .known_texts import TranscriptScorer
 
 PROMPT = 4  # the most tokens before a transcript: START, language, task, no timestamps
 
 
-class WhisperPredictor(KnownTranscripts, TranscribePredictor):
+class WhisperPredictor(TranscriptScorer, TranscribePredictor):
     """The text of every recording: a path, bytes, samples, or (samples, rate), in the language that is spoken or in
     English. Memory does not grow with the length of a recording.
     """
@@ -60,7 +60,7 @@ class WhisperPredictor(KnownTranscripts, TranscribePredictor):
         language = self.target.language(decode.language) if decode.language else ""
         return [self.target.encode_words(text, text_language(language, decode.task)) for text in texts]
 
-    def scored_examples(self, examples: Examples) -> list[int]:
+    def scored_examples(self, examples: Source) -> list[int]:
         texts = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
         sizes = [len(self.target.encode_words(text, "")) for text in texts]
         most, longest = self.positions - PROMPT, self.sound.seconds + self.sound.hop / self.sound.rate
@@ -81,7 +81,7 @@ class WhisperPredictor(KnownTranscripts, TranscribePredictor):
     def reference(self, transcript: str) -> str:
         return self.target.plain(transcript)
 
-    def transcripts_to_learn(self) -> EncodeTranscripts:
+    def transcripts_to_learn(self) -> EncodeTargets:
         """The transcripts as the model learns them."""
         data: SoundData = self.run.data
         language = self.target.data_language(data.language)

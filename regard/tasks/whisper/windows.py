@@ -64,7 +64,7 @@ def compression_ratio(tokens: Sequence[int], vocab: int) -> float:
     return len(data) / len(zlib.compress(data))
 
 
-class Verdict(NamedTuple):
+class WindowQuality(NamedTuple):
     """What to do with the text of a window, and why."""
 
     again: bool  # at the next temperature
@@ -73,7 +73,9 @@ class Verdict(NamedTuple):
     ratio: float  # compression ratio
 
 
-def judge(found: Hypothesis, no_speech: float | None, settings: TranscribeDecode, end: int, vocab: int) -> Verdict:
+def check_quality(
+    found: Hypothesis, no_speech: float | None, settings: TranscribeDecode, end: int, vocab: int
+) -> WindowQuality:
     """Whether a hypothesis is too repetitive or too unlikely, and whether nobody speaks."""
     tokens = [*found.tokens, end] if found.ended else found.tokens
     mean, ratio = found.logprob / max(len(tokens), 1), compression_ratio(tokens, vocab)
@@ -81,10 +83,10 @@ def judge(found: Hypothesis, no_speech: float | None, settings: TranscribeDecode
     again = unlikely or bool(settings.compression_ratio_threshold) and ratio > settings.compression_ratio_threshold
     silent = no_speech is not None and no_speech > settings.no_speech_threshold
     skip = silent and (unlikely or not settings.logprob_threshold)
-    return Verdict(again and not skip, skip, mean, ratio)
+    return WindowQuality(again and not skip, skip, mean, ratio)
 
 
-def without_loop(tokens: list[int]) -> list[int]:
+def cut_repetition(tokens: list[int]) -> list[int]:
     """The tokens without a phrase that repeats at their end: its first occurrence stays."""
     for size in range(1, len(tokens) // LOOP + 1):
         phrase, count = tokens[-size:], 1

@@ -1,4 +1,4 @@
-"""The interface of a data set (`Examples`), and data sets held in memory."""
+"""The interface of a data set (`Source`), and data sets held in memory."""
 
 import hashlib
 from abc import abstractmethod
@@ -29,7 +29,7 @@ class LazySequence(Sequence[Item]):
         return self.item(range(len(self))[index])
 
 
-class Examples(LazySequence[tuple[Any, ...]]):
+class Source(LazySequence[tuple[Any, ...]]):
     """A data set. An example is a tuple of sides: texts, or lists of words.
 
     `counts` has the number of examples, and of lines that were skipped or repaired.
@@ -97,7 +97,7 @@ def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
 class SideTexts(LazySequence[str]):
     """The texts of some sides of a data set, one side after the other."""
 
-    examples: Examples
+    examples: Source
     sides: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class SideTexts(LazySequence[str]):
         return self.examples.text(example, self.sides[side])
 
 
-class InMemoryExamples(Examples):
+class InMemorySource(Source):
     """Examples held in memory."""
 
     def __init__(self, name: str, examples: Sequence[tuple[Any, ...]]) -> None:
