@@ -79,8 +79,7 @@ def index(path: str) -> dict[str, float]:
 
 
 def tokenizer(path: str) -> dict[str, float]:
-    from regard.config.data.texts import MaskData
-    from regard.config.data.tokenizer import TokenizerConfig
+    from regard.config.data.texts import MaskData, TokenizerConfig
     from regard.data.sources.lines import line_examples
     from regard.processors.text.tokenizers import train_tokenizer
 
@@ -128,7 +127,7 @@ def table(suffix: str, path: str) -> dict[str, float]:
 
 def long_word(path: str) -> dict[str, float]:
     """Train BPE on one word of random letters."""
-    from regard.config.data.tokenizer import TokenizerConfig
+    from regard.config.data.texts import TokenizerConfig
     from regard.processors.text.tokenizers import train_tokenizer
 
     letters = np.random.default_rng(1).choice(list("abcdefghijklmnopqrstuvwxyz"), LONG_WORD)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.config.data.texts import TextData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TextData, TokenizerConfig
 from regard.data.datasets.corpus import Corpus
 from regard.data.sources.documents import open_documents
 from regard.processors.text.tokenizers import load_tokenizer, train_tokenizer

@@ -20,7 +20,7 @@ from regard.config.run import resolve
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import family
-from regard.tasks.catalog import prepare
+from regard.tasks.task import prepare
 
 from .report import Report, Section
 from .timing import RunRound, rounds

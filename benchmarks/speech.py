@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.adapt import precision
 from regard.data.batch import Batch
 from regard.decode import Beam, Generator, Greedy, SearchRequest
-from regard.decode.engine.joint_ctc import JointCTC
+from regard.decode.engine.wrappers import JointCTC
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import speech

@@ -81,7 +81,7 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 def _build(run: Run) -> "nn.Module":
     from .adapt.prune import prune
-    from .tasks.catalog import size_without_data
+    from .tasks.task import size_without_data
 
     run = size_without_data(run)
     return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
@@ -98,7 +98,7 @@ def dry(recipe: str, overrides: Settings) -> str:
 
     from .adapt.freeze import freeze
     from .runs import tuned
-    from .tasks.catalog import prepare
+    from .tasks.task import prepare
 
     run = resolve(recipe, overrides).run
     pretrained = open_pretrained(run.start) if run.start and (run.tune.kind != "none" or run.data.train) else None
@@ -130,7 +130,7 @@ def _describe_parameters(model: "nn.Module") -> list[str]:
 
 
 def _describe_assumptions(run: Run) -> list[str]:
-    from .tasks.catalog import size_without_data
+    from .tasks.task import size_without_data
 
     assumed = size_without_data(run).model
     vocab, labels = getattr(assumed, "vocab", 0), getattr(assumed, "labels", 0)

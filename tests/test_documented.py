@@ -15,7 +15,7 @@ DOCUMENTED_METHODS = (
     "regard.api", "regard.sklearn", "regard.html", "regard.progress", "regard.plugins", "regard.errors", "regard.look",
     "regard.families.", "regard.parts.masks", "regard.parts.inputs", "regard.parts.attention", "regard.parts.layer",
     "regard.data.batch", "regard.config.", "regard.decode.engine.generator", "regard.decode.engine.requests",
-    "regard.config.strategies", "regard.decode.engine.ensemble", "regard.processors.base", "regard.processors.text.custom",
+    "regard.config.strategies", "regard.decode.engine.wrappers", "regard.processors.base", "regard.processors.text.custom",
     "regard.tasks.predictor", "regard.tasks.requests", "regard.tasks.classify.task", "regard.tasks.classify_image.task",
     "regard.tasks.language.task", "regard.tasks.translate.task", "regard.tasks.masked.task", "regard.tasks.tag.task", "regard.tasks.detect.task",
     "regard.tasks.label.encoder", "regard.tasks.base", "regard.tasks.custom", "regard.tasks.saving", "regard.training.callbacks",

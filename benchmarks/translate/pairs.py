@@ -7,7 +7,7 @@ from string import ascii_lowercase
 import numpy as np
 from torch.nn import functional as F
 
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.data.batch import Batch
 from regard.data.datasets.collate import collate_pairs
 from regard.data.loading.loader import LoadedStep

@@ -12,7 +12,7 @@ import regard
 from regard.config.data.images import ImageData
 from regard.data.datasets.mixed_images import mix
 from regard.look import draw_confusion
-from regard.look.boxes import draw_objects
+from regard.look.draw import draw_objects
 from regard.processors.image.processor import ImageProcessor
 from regard.synthetic.digits import make_digits
 from regard.synthetic.scenes import SHAPES, make_scenes

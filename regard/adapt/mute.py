@@ -4,6 +4,7 @@ A pass over a finished model. It changes only what the output projection reads, 
 works as before.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 
 from ..parts import Stack
 from .heads import HeadName, HeadSite, head_columns, head_sites
-from .shared_copy import shared_copy
 
 Means = Mapping[str, Tensor]  # by path: the mean input of the output projection, (heads · head_width,)
 
@@ -97,3 +97,16 @@ class HeadMeans:
             self._counts[path] += valid.sum()
 
         return add
+
+
+def shared_copy(model: nn.Module) -> nn.Module:
+    """A model with modules and hooks of its own that holds the same tensors.
+
+    What a pass attaches to the copy does not reach the model, which other threads may use meanwhile. The copy counts as
+    another model: CUDA graphs, which belong to their model, are captured anew.
+    """
+    memo: dict[int, object] = {}
+    for module in model.modules():
+        tensors = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
+        memo |= {id(each): each for each in tensors if isinstance(each, Tensor)}
+    return copy.deepcopy(model, memo)

@@ -1,12 +1,16 @@
-"""Word times of recordings with known texts on the command line."""
+"""Alignments on the command line: word times of recordings, and words of sentence pairs."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..alignment.links import Links, format_pharaoh, parse_pharaoh
 from ..errors import UserError
 from ..files import json_line
+from ..metrics.alignment import alignment_metrics
+from .inputs import check_files, split_at_tab, zip_lines
+from .lines import decode_lines, open_lines
 
 
 def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool) -> None:
@@ -40,3 +44,60 @@ def _pairs(predictor: Any, name: str, text: str | None) -> Iterator[tuple[str, A
         raise UserError(f"the words of {name} are not known; give them after it, or in the file {beside}")
     words = beside.read_text(encoding="utf-8") if text is None else text
     yield name, path, " ".join(words.split())
+
+
+def print_word_alignments(
+    names: Sequence[str], run: str | None, symmetrize: str, iterations: int, gold: str | None
+) -> None:
+    """Print a line of links for every sentence pair; with `gold`, then the alignment error rate to stderr."""
+    from ..runs.work import open_aligner
+
+    if len(names) > 2:
+        raise UserError(f"align takes SOURCE and TARGET, or one file of source, tab, target, not {len(names)} files")
+    check_files(names)
+    align = open_aligner(run, symmetrize, iterations, _report)
+    compared = _print_each(align(_read_pairs(names or ["-"])), _read_gold(gold), gold)
+    if gold is None:
+        for _ in compared:
+            pass
+    else:
+        _report(", ".join(f"{name} {value:.4f}" for name, value in alignment_metrics(compared).items()))
+
+
+def _read_pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    if len(names) == 2:
+        sources, targets = (_read_lines(name) for name in names)
+        return zip_lines(names, sources, targets)
+    place = "stdin" if names[0] == "-" else names[0]
+    return (split_at_tab(line, f"{place}:{number}") for number, line in enumerate(_read_lines(names[0]), 1))
+
+
+def _read_lines(name: str) -> Iterator[str]:
+    return decode_lines(open_lines(name), "stdin" if name == "-" else name)
+
+
+def _read_gold(name: str | None) -> Iterator[tuple[Links, Links]]:
+    """The sure and possible links of every line; without a file, none."""
+    if name is None:
+        return iter(())
+    check_files([name])
+    return (parse_pharaoh(line, f"{name}:{number}") for number, line in enumerate(_read_lines(name), 1))
+
+
+def _print_each(
+    found: Iterable[Links], gold: Iterator[tuple[Links, Links]], name: str | None
+) -> Iterator[tuple[Links, Links, Links]]:
+    """Print the links, and yield them with those of the file of this name."""
+    count = 0
+    for count, links in enumerate(found, 1):
+        print(format_pharaoh(links))
+        if name is not None:
+            if (wanted := next(gold, None)) is None:
+                raise UserError(f"{name} has {count - 1} lines and there are more sentence pairs; give a line for each")
+            yield links, *wanted
+    if next(gold, None) is not None:
+        raise UserError(f"{name} has more lines than the {count} sentence pairs; give a line for each")
+
+
+def _report(line: str) -> None:
+    print(f"regard: {line}", file=sys.stderr)

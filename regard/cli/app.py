@@ -13,6 +13,7 @@ from ..progress import track
 from .arguments import QUIET, add_options, parse_settings, split_arguments
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
+from .info import complete_recipe, print_explanation
 from .inputs import InputReader, check_files, chunks
 from .io import (
     check_predict_options,
@@ -27,7 +28,6 @@ from .io import (
     print_records,
     printed_facts,
 )
-from .lists import complete_recipe, print_explanation
 from .look import look
 from .options import (
     AsJson,
@@ -308,7 +308,7 @@ def align(
     ] = None,
 ) -> None:
     """Print which words of sentence pairs are translations of each other, in Pharaoh format (0-0 1-2)."""
-    from .word_alignments import print_word_alignments
+    from .alignments import print_word_alignments
 
     print_word_alignments(files or [], run, symmetrize, iterations, gold)
 
@@ -344,7 +344,7 @@ def info(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
     """List the recipes, and the families with their sizes."""
-    from .lists import print_lists
+    from .info import print_lists
 
     print_lists(as_json)
 

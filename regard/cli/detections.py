@@ -72,7 +72,7 @@ def coco_results(rows: Iterable[Row], predictor: "DetectPredictor") -> list[dict
 
 def image_ids(names: list[str], data: Any) -> list[int]:
     """The ids of images: of the run's annotations, the numbers that are their names, or their order from 1."""
-    from ..data.sources.coco import image_numbers
+    from ..data.sources.annotations import image_numbers
 
     bases = [PurePosixPath(name).name for name in names]
     for split in FIRST:
@@ -88,7 +88,7 @@ def image_ids(names: list[str], data: Any) -> list[int]:
 
 def _save_drawing(path: Path, raw: Any, result: "DetectResult", predictor: "DetectPredictor") -> None:
     from ..data.sources.boxes import load_image
-    from ..look.boxes import draw_objects
+    from ..look.draw import draw_objects
 
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as draft:

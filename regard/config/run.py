@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from ..errors import UserError
 from ..html import html_table
 from .data.base import Data
-from .data.tokenizer import TokenizerConfig
+from .data.texts import TokenizerConfig
 from .decode import DecodeBase
 from .merge import (
     SettingsDraft,

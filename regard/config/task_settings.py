@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from .data.base import Data
 from .registry import TASKS, load_module
@@ -62,3 +63,18 @@ def metrics_of(task: str, train: Train) -> dict[str, Metric]:
     own = [Metric(name.removeprefix("-"), not name.startswith("-")) for name in train.own_metrics]
     built_in = task_settings(task).metrics if task in TASKS else (LOSS,)  # regard.fit trains modules without a task
     return {metric.name: metric for metric in (*built_in, *own)}
+
+
+class TextEval(Base):
+    """Metrics of tasks that write text. `auto` chooses by the script of the references."""
+
+    tokenize: Literal[
+        "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "spm", "flores101", "flores200"
+    ] = "auto"  # of BLEU, by sacrebleu
+    asian_support: Literal["auto", "on", "off"] = "auto"  # TER splits Chinese and Japanese into characters
+
+
+class SpeechEval(Base):
+    """Metrics of transcription."""
+
+    normalize: Literal["none", "basic", "english"] = "none"  # of transcripts before they are compared

@@ -1,13 +1,11 @@
 """Decoding: beam search, greedy search and sampling for every model that has `start` and `step`."""
 
-from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, strategy_from
-from ..config.token_rules import TokenRules
+from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, TokenRules, strategy_from
 from .engine.closed_batch import run_search, search_steps
 from .engine.cuda_graph import StepModel
-from .engine.ensemble import Ensemble
 from .engine.generator import Generator, Handle
-from .engine.joint_ctc import JointCTC
 from .engine.requests import Finish, SearchRequest
+from .engine.wrappers import Ensemble, JointCTC
 from .search.beam import Hypothesis, SearchSettings
 from .search.constrained_beam import Phrase, RequiredPhrases
 from .search.filters import (
@@ -24,7 +22,7 @@ from .search.filters import (
     TopP,
 )
 from .search.sample import SamplingSettings
-from .search.stop_strings import StopStrings
+from .search.texts import StopStrings
 
 __all__ = [
     "Beam",

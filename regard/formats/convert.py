@@ -224,7 +224,7 @@ def merge_lora(predictor: "AnyPredictor") -> str:
 def average_weights(path: Path, model: nn.Module, count: int) -> AbstractContextManager[None]:
     """A context in which the model has the mean weights of the run's last checkpoints."""
     from ..training import checkpoint
-    from ..training.average import averaged_checkpoints
+    from ..training.finish import averaged_checkpoints
 
     if not count:
         return nullcontext()

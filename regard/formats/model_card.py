@@ -114,7 +114,7 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
 def reference_texts(run: Run) -> list[list[str]]:
     """The references of the validation data if it still exists: a signature states their number."""
     from ..data.sources.pairs import split_references
-    from ..tasks.catalog import task_module
+    from ..tasks.task import task_module
     from ..tasks.translate.task import data_split
 
     open_split = getattr(task_module(run.task), "data_split", data_split)

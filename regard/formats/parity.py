@@ -70,7 +70,7 @@ class Seq2SeqSample:
 
     @torch.no_grad()
     def logits_of(self, predictor: "TranslatePredictor") -> Tensor:
-        from ..tasks.generate.logits import logits
+        from ..tasks.generate.views import logits
 
         return logits(predictor.model, self.batch)
 

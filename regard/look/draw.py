@@ -1,11 +1,19 @@
-"""Draw attention weights and confusion matrices."""
+"""Draw attention weights, confusion matrices, curves, and the objects of an image."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFont
+
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -142,3 +150,70 @@ def draw_confusion(path: Path, matrix: ConfusionMatrix) -> None:
     fractions = counts / counts.sum(1, keepdim=True).clamp(min=1)
     caption = "each row: the predictions for that label, as fractions of its examples"
     draw(path, [{"": fractions}], Axis("gold", labels), Axis("predicted", labels), "confusion matrix", caption)
+
+
+STYLES = ("-", "--", "-.", ":")
+
+
+def draw_curves(
+    path: Path, places: Sequence[float], lines: Mapping[str, Sequence[float]], across: str, up: str
+) -> None:
+    """Draw named lines over `places` to a PNG, PDF or SVG file."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    path = check_picture_path(Path(path))
+    figure = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (name, values) in enumerate(lines.items()):
+        axes.plot(places, values, STYLES[number % len(STYLES)], marker="o", markersize=3, label=name)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(color="#dddddd", linewidth=0.5)
+    axes.legend(fontsize=8)
+    kind = path.suffix.lower()
+    with atomic_write(path) as draft, rc_context({"svg.hashsalt": "regard"}):
+        figure.savefig(draft, format=kind[1:], metadata=UNDATED[kind])
+
+
+COLORS = (
+    (214, 39, 40), (31, 119, 180), (44, 160, 44), (255, 127, 14), (148, 103, 189), (23, 190, 207), (227, 119, 194),
+    (140, 86, 75), (188, 189, 34),
+)  # fmt: skip
+
+
+SMALLEST = 320  # the shorter side of a drawing: smaller images are enlarged, so that names are legible
+
+
+def draw_objects(
+    image: "Image.Image", objects: Sequence[tuple[str, float, Sequence[float]]], labels: Sequence[str]
+) -> "Image.Image":
+    """A copy of the image with (label, score, corners in pixels); the color follows the place of the label."""
+    from PIL import ImageDraw
+
+    times = max(-(-SMALLEST // min(image.size)), 1)
+    drawn = image.resize((image.width * times, image.height * times), 0)
+    line = max(round(min(drawn.size) / 240), 2)
+    font, draw = _font(max(round(min(drawn.size) / 32), 10)), ImageDraw.Draw(drawn)
+    for label, score, box in reversed(objects):  # the likeliest come last, on top
+        color = COLORS[labels.index(label) % len(COLORS)]
+        corners = [each * times for each in box]
+        draw.rectangle(corners, outline=color, width=line)
+        text = f"{label} {score:.2f}"
+        _, _, width, height = draw.textbbox((0, 0), text, font)
+        left = min(max(corners[0], 0), max(drawn.width - width - 4, 0))
+        top = corners[1] - height - 4 if corners[1] >= height + 4 else corners[1]
+        draw.rectangle((left, top, left + width + 4, top + height + 4), fill=color)
+        draw.text((left + 2, top + 1), text, (255, 255, 255), font)
+    return drawn
+
+
+@cache
+def _font(size: int) -> "ImageFont.FreeTypeFont":
+    import matplotlib
+    from PIL import ImageFont
+
+    data: Any = matplotlib.get_data_path()
+    return ImageFont.truetype(str(Path(data, "fonts", "ttf", "DejaVuSans.ttf")), size)

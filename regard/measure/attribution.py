@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..adapt.mute import shared_copy
 from ..adapt.precision import Int8Linear
-from ..adapt.shared_copy import shared_copy
 from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..parts import Inputs

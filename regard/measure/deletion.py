@@ -16,7 +16,7 @@ from torch import Tensor
 from ..config.data.base import DataFiles
 from ..data.sources.data_files import evaluation_files
 from ..errors import UserError
-from ..look.curves import draw_curves
+from ..look.draw import draw_curves
 from ..look.norms import weigh_by_norm
 from ..look.record import record_layers
 from ..look.rollout import rollout

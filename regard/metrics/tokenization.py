@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..config.evaluation import TextEval
+from ..config.task_settings import TextEval
 from ..config.types import Base
 from ..errors import UserError
 

@@ -16,8 +16,8 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
-from ..tasks.catalog import prepare
 from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
+from ..tasks.task import prepare
 from ..training import progress
 from ..training.lock import RunLock
 from ..training.loop import fit

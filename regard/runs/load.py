@@ -96,7 +96,7 @@ def _load_ensemble(names: list[str], changes: Settings) -> "AnyPredictor":
 def load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "AnyPredictor":
     """The predictor of a run folder. `pretrained` is the base of a tuned run, if it is in memory already."""
     from ..device import resolve_device
-    from ..tasks.catalog import restore
+    from ..tasks.task import restore
     from ..training.checkpoint import load_model
     from . import tuned
 
@@ -112,7 +112,7 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
     """Load tuned runs over one base; the weights of the base are in memory once."""
     from ..device import resolve_device
     from ..formats import peft
-    from ..tasks.catalog import restore
+    from ..tasks.task import restore
     from . import tuned
 
     if len(split_paths(base)) > 1:

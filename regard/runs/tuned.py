@@ -27,7 +27,7 @@ from ..look.states import Layers
 from ..parts.layer import smallest_context
 from ..processors.base import Processor
 from ..tasks.base import Metrics, Record
-from ..tasks.generate.plan import group_indices
+from ..tasks.generate.base import group_indices
 from ..tasks.predictor import Answer, AnyPredictor
 from ..tasks.requests import Request, Result
 from .pretrained import Pretrained

@@ -4,8 +4,7 @@ import warnings
 from typing import TypeVar
 
 from ..adapt.heads import head_sites, join_names, parse_heads
-from ..adapt.mute import muted_copy
-from ..adapt.shared_copy import shared_copy
+from ..adapt.mute import muted_copy, shared_copy
 from ..decode import Ensemble
 from ..errors import UserError
 from ..look.norms import weigh_by_norm

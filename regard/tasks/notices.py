@@ -1,8 +1,11 @@
 """Notices: sentences about one result, which travel with it. Warnings sum them up over the results of a call."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Self
+
+from ..errors import UserError
 
 
 class Notice(str):
@@ -98,3 +101,12 @@ def full_context(texts: int, context: int | None) -> Notice:
         return f"{'the text ends' if count == 1 else f'{count} texts end'} at the model's context of {context:,} tokens"
 
     return Notice(sentence(texts, texts), sentence, kind="full context", texts=texts)
+
+
+def require_finite(values: Iterable[float]) -> None:
+    """Refuse outputs if one of them is NaN or infinite."""
+    if not math.isfinite(sum(values)):
+        raise UserError(
+            "the model gives numbers that are not finite (NaN or infinite), so it has no answer; its weights are too "
+            "large or damaged: use others, or precision=fp32"
+        )

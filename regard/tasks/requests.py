@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from ..config.strategies import DecodeStrategy, ParallelStrategy
-from ..config.token_rules import TokenRules
+from ..config.strategies import DecodeStrategy, ParallelStrategy, TokenRules
 from ..html import html_table
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]

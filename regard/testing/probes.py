@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config.data.tokenizer import TokenizerConfig
+from ..config.data.texts import TokenizerConfig
 from ..parts.inputs import Inputs, TensorKind
 from ..processors.base import Array, Processor
 from ..processors.image.processor import ImageProcessor

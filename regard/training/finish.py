@@ -1,8 +1,14 @@
-"""The end of a training: the last evaluation and checkpoint, the mean of the last checkpoints, the curves."""
+"""The end of a training: the last evaluation and checkpoint, averaged weights, the curves."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import average, checkpoint, curves
+import torch
+from torch import Tensor, nn
+
+from . import checkpoint, curves
 from .protocols import Outcome
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ def finish(trainer: "Trainer", status: str) -> Outcome:
 def try_average(trainer: "Trainer") -> None:
     """Publish the mean of the last checkpoints if its metric is better, or if there are no validation data."""
     paths, state = checkpoint.latest(trainer.folder, trainer.settings.average), trainer.state
-    with average.averaged_checkpoints(trainer.model, paths):
+    with averaged_checkpoints(trainer.model, paths):
         metrics, best = trainer.validate(), state.best
         values = {"averaged": len(paths), **metrics, "seconds": trainer.seconds()}
         trainer.event_log.write("valid", state.step, trainer.progress(), **values)
@@ -53,3 +59,55 @@ def try_average(trainer: "Trainer") -> None:
             trainer.publish()
     if state.best != best:
         trainer.save_state()
+
+
+class MovingAverage:
+    """An exponential moving average of the weights. It lives in the optimizer's state and is saved with it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, decay: float) -> None:
+        self.optimizer, self.decay = optimizer, decay
+
+    def update(self, step: int) -> None:
+        """Update the average after `step`. The decay is smaller in early steps, to forget the initial weights."""
+        weights = list(self.optimizer.state)
+        for each in weights:
+            self.optimizer.state[each].setdefault("ema", each.detach().clone())
+        means = [self.optimizer.state[each]["ema"] for each in weights]
+        torch._foreach_lerp_(means, [each.detach() for each in weights], 1 - min(self.decay, (1 + step) / (10 + step)))
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Inside this context the model has the averaged weights."""
+        averages = {each: state["ema"] for each, state in self.optimizer.state.items() if "ema" in state}
+        originals = {each: each.detach().clone() for each in averages}
+        try:
+            copy_values(averages)
+            yield
+        finally:
+            copy_values(originals)
+
+
+def copy_values(values: dict[Tensor, Tensor]) -> None:
+    """Copy each value into the weight that is its key."""
+    with torch.no_grad():
+        for weight, value in values.items():
+            weight.copy_(value)
+
+
+@contextmanager
+def averaged_checkpoints(model: nn.Module, paths: list[Path]) -> Iterator[None]:
+    """Inside this context the model has the mean of the weights in `paths`, newest first."""
+    originals = {tensor: tensor.detach().clone() for tensor in model.state_dict().values()}
+    # Sampled buffers (random features) have no mean: the newest ones stay.
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    averaged = [tensor for tensor in originals if tensor.is_floating_point() and tensor.data_ptr() in parameters]
+    sums = {tensor: torch.zeros_like(tensor, dtype=torch.float64) for tensor in averaged}
+    try:
+        for path in reversed(paths):
+            checkpoint.load_model(model, path / checkpoint.MODEL)
+            for tensor, total in sums.items():
+                total += tensor
+        copy_values({tensor: total / len(paths) for tensor, total in sums.items()})
+        yield
+    finally:
+        copy_values(originals)

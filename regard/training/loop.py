@@ -18,18 +18,17 @@ from ..config.task_settings import metrics_of
 from ..device import resolve_device
 from ..errors import UserError
 from ..progress import shown_progress
-from . import average, checkpoint, optim
+from . import checkpoint, optim
 from .callbacks import Callback, CallbackRunner, CustomCodeError, Moment
 from .checkpoint import TrainingState
-from .compiled import compute_gradients
 from .custom import FailedMetric, nonfinite_metrics
-from .finish import finish
-from .limits import Limits
+from .finish import MovingAverage, finish
 from .nonfinite import FiniteCheck, remedy
 from .progress import EventLog, Record, SilentLog, best_text, describe_training, make_display
 from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
 from .ranks import ALONE, Ranks
-from .step import GradientStep, StepLoss
+from .schedules import Limits
+from .step import GradientStep, StepLoss, compute_gradients
 from .stop_signal import StopSignal
 
 
@@ -79,7 +78,7 @@ class Trainer:
         self.limits = Limits(train)
         freeze(model, train.freeze)
         self.optimizer = optim.build_optimizer(model, train.optimizer, train.rates)
-        self.ema = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
+        self.ema = MovingAverage(self.optimizer, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         frozen = injection_of(model) is not None  # a tuned base keeps its buffers
         self.resampled = [] if frozen else [part for part in model.modules() if isinstance(part, Resampled)]

@@ -1,10 +1,10 @@
-"""Learning rate schedules: a linear warm-up to the peak, then the decay of the chosen schedule."""
+"""When a training ends, and learning rate schedules: a linear warm-up to the peak, then a decay until that end."""
 
 import math
 from collections.abc import Callable
 from typing import Protocol
 
-from ..config.train import Cosine, Linear, Noam, Schedule, WarmupStableDecay
+from ..config.train import Cosine, Linear, Noam, Schedule, Train, WarmupStableDecay
 from ..errors import UserError
 
 
@@ -44,3 +44,54 @@ def _decay_factor(schedule: Schedule, warmup: int) -> Callable[[int, float], flo
 def _progress(i: int, start: int, end: float) -> float:
     """The position of step i between `start` and `end`, clamped to 0 … 1."""
     return min(max(i - start, 0) / max(end - start, 1), 1.0)
+
+
+class Limits:
+    """The end of a training in steps, as far as it is known; learning rates decay towards it."""
+
+    def __init__(self, train: Train) -> None:
+        self.train, self.seconds = train, 60 * train.minutes
+        self.steps = float(train.steps or math.inf)  # the planned end, by train.steps and train.epochs
+        limited = train.steps or train.epochs or train.minutes
+        self.rate = learning_rate(train.schedule, train.lr, train.warmup, self.steps if limited else 0)
+
+    def plan(self, epoch_steps: float) -> None:
+        """The steps of all train.epochs are planned: they may end the training before train.steps."""
+        self.steps = min(self.steps, epoch_steps)
+
+    def reached(self, step: int, elapsed: float) -> bool:
+        """Whether train.steps or train.minutes ends the training after `step` steps, of which there is at least one."""
+        late = self.seconds > 0 and step > 0 and elapsed >= self.seconds
+        return late or 0 < self.train.steps <= step
+
+    def learning_rate(self, step: int, elapsed: float, warm: float) -> float:
+        """The learning rate of a step that begins after `elapsed` seconds; the warm-up ended after `warm` seconds."""
+        return self.rate(step, min(self.steps, self._steps_in_time(step, elapsed, warm)))
+
+    def _steps_in_time(self, step: int, elapsed: float, warm: float) -> float:
+        """The steps that train.minutes allow: after the warm-up, the share of steps done is that of the time."""
+        share = (elapsed - warm) / max(self.seconds - warm, 1e-9) if self.seconds else 0.0
+        after = step - self.train.warmup
+        return self.train.warmup + after / min(share, 1.0) if share > 0 and after > 0 else math.inf
+
+    def progress(self, step: int, elapsed: float) -> float:
+        """The finished fraction of the training by the nearest limit."""
+        return min(max(step / self.steps, elapsed / self.seconds if self.seconds else 0.0), 1.0)
+
+    def foreseen_warning(self) -> list[str]:
+        """A sentence if the training will end inside its warm-up."""
+        return [f"the training will end {self._inside_warmup(int(self.steps))}"] if self._is_inside(self.steps) else []
+
+    def final_warning(self, step: int) -> list[str]:
+        """A sentence if the training has ended inside its warm-up."""
+        return [f"the training has ended {self._inside_warmup(step)}"] if self._is_inside(step) else []
+
+    def _is_inside(self, step: float) -> bool:
+        return step < self.train.warmup
+
+    def _inside_warmup(self, step: int) -> str:
+        warmup = self.train.warmup
+        return (
+            f"after {step:,} steps, inside the warm-up of {warmup:,}: the learning rate only reaches "
+            f"{100 * step / warmup:.0f} % of its peak; set train.warmup={step // 10}, or train longer"
+        )

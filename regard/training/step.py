@@ -1,20 +1,30 @@
 """The gradients of one optimizer step: any objective, any number of micro-batches and processes."""
 
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..data.batch import Batch
+from ..errors import UserError
+from . import checkpoint
+from .protocols import Stateful, StepLike
+
+if TYPE_CHECKING:
+    from .loop import Trainer
+
+
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..data.batch import Batch
 from .objective import AnyObjective, Forward, LossSum, Objective, StepObjective
 from .optim import autocast
 from .ranks import ALONE, Ranks
-from .transfer import DeviceCopy
 
 Features: TypeAlias = Mapping[str, Tensor]
 
@@ -173,3 +183,49 @@ def seed_dropout(device: torch.device, seed: int, step: int, number: int) -> Non
 
 def _gradient(features: Tensor) -> Tensor:
     return torch.zeros_like(features) if features.grad is None else features.grad
+
+
+def compute_gradients(trainer: "Trainer", number: int, step: StepLike) -> StepLoss:
+    """Add up the gradients of the micro-batches of step `number`."""
+    if not trainer.state.compiled:
+        return trainer.gradients.run(number, step.micro_batches)
+    before, objective_state = checkpoint.rng_state(), trainer.objective_state()
+    try:
+        return trainer.gradients.run(number, step.micro_batches)
+    except UserError:
+        raise
+    except Exception as error:  # any compiler failure; an error of the task itself recurs below
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if trainer.ranks.world > 1:  # the other processes wait for the compiled step
+            raise UserError(f"torch.compile failed ({reason}); set train.compile=false") from error
+        trainer.note(f"torch.compile failed ({reason}); training continues without it")
+        trainer.state.compiled = False
+        trainer.gradients.compile(False)
+        trainer.optimizer.zero_grad()
+        checkpoint.restore_rng_state(before)
+        if isinstance(trainer.objective, Stateful):
+            trainer.objective.load_state(objective_state)
+        return trainer.gradients.run(number, step.micro_batches)
+
+
+LARGE_BYTES = 1 << 20  # smaller batches reach a GPU without waiting for it
+
+
+class DeviceCopy:
+    """Copies batches to a device. Large ones go through pinned memory, so that a GPU computes meanwhile.
+
+    Each of them waits for the copy before it: two batches are pinned at a time, not all that the host is ahead by.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._copied: torch.cuda.Event | None = None  # after the last large batch
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self.device.type != "cuda" or sum(each.nbytes for each in batch.inputs.values()) < LARGE_BYTES:
+            return batch.to(self.device, non_blocking=self.device.type == "cuda")
+        if self._copied is not None:
+            self._copied.synchronize()
+        moved = batch.pin().to(self.device, non_blocking=True)
+        self._copied = torch.cuda.current_stream(self.device).record_event()
+        return moved

@@ -18,7 +18,7 @@ from regard import recipes
 from regard.cli import main
 from regard.config import run as config
 from regard.config.data.texts import PairData as Data
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.config.decode import Seq2SeqDecode
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS

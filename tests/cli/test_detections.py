@@ -12,7 +12,7 @@ import regard
 from regard.cli.app import main
 from regard.cli.detections import image_ids
 from regard.config.data.images import DetectData
-from regard.look.boxes import COLORS, draw_objects
+from regard.look.draw import COLORS, draw_objects
 
 SHAPE = {
     "model.stem": 8, "model.stages": [8, 16], "model.width": 32, "model.heads": 2, "model.decoder_layers": 1, "model.inner": 16,

@@ -10,8 +10,8 @@ from helpers import small
 
 import regard
 from regard.cli import main
-from regard.data.sources.splices import splice_texts
 from regard.tasks.parallel import distillation
+from regard.tasks.parallel.distillation import splice_texts
 from regard.tasks.translate.task import TranslatePredictor
 from regard.training.lock import RunLock
 

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config import run as config
-from regard.config.data.texts import PairData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import PairData, TokenizerConfig
 from regard.data import dataset
 from regard.data.batch import Batch
 from regard.data.dataset import Dataset

@@ -13,7 +13,7 @@ from regard.data.sources.holdout import hold_out
 from regard.data.tables.arrow import read_arrow_file, spool
 from regard.errors import UserError
 from regard.tasks.classify.regression import RegressionPredictor
-from regard.tasks.finite import require_finite
+from regard.tasks.notices import require_finite
 from regard.training import lock
 from regard.training.lock import RunLock
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.config.data.texts import MaskData, PairData, SpanData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import MaskData, PairData, SpanData, TokenizerConfig
 from regard.config.train import Train
 from regard.data.datasets.masking import MaskedDataset, Masker
 from regard.data.datasets.pairs import PairDataset

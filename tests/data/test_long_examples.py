@@ -9,8 +9,7 @@ import pytest
 from helpers import reads
 
 import regard
-from regard.config.data.texts import MaskData, TagData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import MaskData, TagData, TokenizerConfig
 from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.masking import MaskedDataset, Masker

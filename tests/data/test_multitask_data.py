@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from regard.config.data.mixed import MultitaskData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.config.train import Train
 from regard.data.datasets.multitask import MultitaskDataset, MultitaskSampler, interleave
 from regard.data.datasets.prompted import EndedText, PromptedDataset, PromptedImages

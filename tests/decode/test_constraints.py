@@ -31,7 +31,7 @@ from regard.decode import (
     run_search,
 )
 from regard.decode.engine.cuda_graph import EagerStep
-from regard.decode.engine.ensemble import CacheBundle
+from regard.decode.engine.wrappers import CacheBundle
 from regard.decode.search.beam import BeamSearch
 from regard.decode.search.constrained_beam import required_phrases
 from regard.decode.search.filters import NO_TOKEN, Filter, FirstToken, StepContext

@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.config.data.tokenizer import TokenizerConfig
-from regard.decode.search.detokenizer import IncrementalDetokenizer
-from regard.decode.search.stop_strings import cut_at_stop
-from regard.decode.search.texts import added_text, without_incomplete
+from regard.config.data.texts import TokenizerConfig
+from regard.decode.search.texts import IncrementalDetokenizer, added_text, cut_at_stop, without_incomplete
 from regard.processors.text.external import FolderTokenizer, MarianTokenizer, sentencepiece_processor
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 

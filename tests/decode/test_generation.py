@@ -11,11 +11,9 @@ from test_decode import END, Chain, run
 
 from regard.config import run as config
 from regard.decode import MinP, RepetitionPenalty, SearchSettings, StopStrings, TopP, run_search
-from regard.decode.search.detokenizer import IncrementalDetokenizer
 from regard.decode.search.filters import NO_TOKEN, StepContext
 from regard.decode.search.sample import SamplingSettings, sample_keys
-from regard.decode.search.stop_strings import cut_at_stop, possible_stop_length
-from regard.decode.search.texts import added_text
+from regard.decode.search.texts import IncrementalDetokenizer, added_text, cut_at_stop, possible_stop_length
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 
 TEXTS = [

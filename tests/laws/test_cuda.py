@@ -22,10 +22,10 @@ from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stac
 from regard.parts.inputs import Inputs
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.text.tokenizers import TrainedTokenizer
-from regard.tasks.generate.logits import decoder_states
+from regard.tasks.generate.views import decoder_states
 from regard.tasks.objectives import Seq2SeqObjective
 from regard.training.checkpoint import load_model, save_model
-from regard.training.transfer import DeviceCopy
+from regard.training.step import DeviceCopy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

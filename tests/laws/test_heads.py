@@ -9,10 +9,9 @@ from torch import nn
 
 from regard.adapt import lora, tune
 from regard.adapt.heads import HeadName, all_heads, head_sites, parse_heads, remaining_heads
-from regard.adapt.mute import HeadGates, HeadMeans, muted_copy
+from regard.adapt.mute import HeadGates, HeadMeans, muted_copy, shared_copy
 from regard.adapt.precision import apply
 from regard.adapt.prune import fill_heads, prune, remove
-from regard.adapt.shared_copy import shared_copy
 from regard.config.tuning import Lora
 from regard.errors import UserError
 from regard.parts import Inputs

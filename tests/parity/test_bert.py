@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.cli import app as cli
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.errors import UserError
 from regard.families import bert
 from regard.formats.huggingface import bert_export

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.config.run import resolve
 from regard.families import bert, gpt
 from regard.formats.huggingface import bert_export, causal_parity, gpt2_export

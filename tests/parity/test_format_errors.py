@@ -14,7 +14,7 @@ from helpers.parity import change_config
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.errors import UserError
 from regard.formats import model_card, peft
 from regard.formats.huggingface import marian

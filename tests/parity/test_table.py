@@ -16,7 +16,7 @@ from helpers import causal, long, parity
 from helpers.causal import loud as causal_loud
 from prototypes.checks import loud
 
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.config.run import family_of, resolve
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS, find_exporter

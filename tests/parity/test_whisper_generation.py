@@ -17,7 +17,7 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import regard
 from regard.decode import Beam, Generator, Greedy, Hypothesis, SearchRequest
-from regard.decode.engine.encoded import source_rows
+from regard.decode.engine.wrappers import source_rows
 from regard.decode.search.filters import StepContext
 from regard.decode.search.timestamps import TimestampRules
 from regard.processors.sound.log_mel import AudioProcessor

@@ -26,8 +26,8 @@ from regard.parts import Inputs
 from regard.synthetic import captions
 from regard.tasks.caption.generation import caption_result
 from regard.tasks.caption.task import CaptionPredictor
-from regard.tasks.catalog import prepare
 from regard.tasks.requests import CaptionRequest
+from regard.tasks.task import prepare
 from regard.training import curves
 
 ENCODER = {

@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.cli import app as cli
-from regard.config.data.texts import LabelData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import LabelData, TokenizerConfig
 from regard.config.run import resolve
 from regard.config.train import Train
 from regard.data.datasets import rows

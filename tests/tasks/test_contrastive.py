@@ -20,8 +20,8 @@ from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
 from regard.processors.sound.read import Samples
 from regard.synthetic import captions
-from regard.tasks.catalog import prepare
 from regard.tasks.objectives import MAX_SCALE, contrastive_loss
+from regard.tasks.task import prepare
 from regard.training.step import GradientStep
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from regard.decode.parallel.copies import EvenCopying
 from regard.errors import UserError
 from regard.parts.parallel.fertility import even_fertilities
 from regard.parts.parallel.length import LengthHead
-from regard.tasks.catalog import prepare
 from regard.tasks.parallel.objectives import FertilityObjective
+from regard.tasks.task import prepare
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 NAT = {"model__family": "nat", "decode__kind": "argmax"}

@@ -14,7 +14,7 @@ from regard.config.run import resolve
 from regard.decode.parallel import decoding as parallel
 from regard.errors import UserError
 from regard.parts.parallel.ctc import LOG_FLOOR
-from regard.tasks.catalog import prepare
+from regard.tasks.task import prepare
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 CTC = {"model__family": "nat-ctc", "decode__kind": "argmax"}

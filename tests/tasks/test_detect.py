@@ -23,9 +23,14 @@ from regard.metrics.detection import detection_metrics
 from regard.parts import Detections
 from regard.parts.inputs import Inputs
 from regard.synthetic import scenes
-from regard.tasks.detect.denoising import add_noise, denoising_loss
-from regard.tasks.detect.loss import NO_OBJECT, TrueObjects, detection_loss
-from regard.tasks.detect.objective import DetectionObjective
+from regard.tasks.detect.objective import (
+    NO_OBJECT,
+    DetectionObjective,
+    TrueObjects,
+    add_noise,
+    denoising_loss,
+    detection_loss,
+)
 from regard.tasks.requests import DetectedObject, DetectResult
 from regard.training.step import GradientStep
 

@@ -8,7 +8,7 @@ import pytest
 
 import regard
 from regard.config.data.mixed import EMBEDDED
-from regard.synthetic.multitask import SHARES
+from regard.synthetic.mixture import SHARES
 
 SHORT = {"train.steps": 150, "train.eval_every": 150, "train.save_every": 150}
 SHORT_EXACT = {"dates": 0.05, "scenes": 0.25}  # Morse code takes longer

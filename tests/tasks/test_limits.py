@@ -16,7 +16,7 @@ from regard.config.run import change_settings, load_config
 from regard.config.train import Train
 from regard.data.datasets.corpus import ContiguousSampler, WindowSampler
 from regard.training import loop
-from regard.training.limits import Limits
+from regard.training.schedules import Limits
 
 LIMITS = ("steps", "epochs", "minutes")
 
@@ -171,7 +171,7 @@ def test_planned_steps_of_running_text_are_exact(sampler: Any, tokens: int) -> N
 
 def test_several_pools_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.data.loading import sampler
-    from regard.tasks.catalog import prepare
+    from regard.tasks.task import prepare
 
     monkeypatch.setattr(sampler, "POOL_SIZE", 70)
     files = reads.write_texts(tmp_path / "train.tsv", reads.labeled_examples(300, 1))

@@ -16,8 +16,7 @@ from helpers.losses import batch_loss
 import regard
 from regard.api import compare
 from regard.cli import app as cli
-from regard.config.data.texts import MaskData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import MaskData, TokenizerConfig
 from regard.config.run import resolve
 from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED

@@ -10,7 +10,7 @@ from helpers.whisper import write_folder
 
 import regard
 from regard.adapt.heads import head_sites
-from regard.adapt.shared_copy import shared_copy
+from regard.adapt.mute import shared_copy
 from regard.cli import main
 from regard.data.sources.dependencies import ROOT, read_trees
 from regard.errors import UserError

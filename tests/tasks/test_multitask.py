@@ -236,7 +236,7 @@ def test_long_recordings_are_refused(predictor):
 def test_gradients_of_a_step_do_not_depend_on_accumulation(run):
     """The loss of a step is divided by the target tokens of all its kinds."""
     from regard.config.run import resolve
-    from regard.tasks.catalog import prepare
+    from regard.tasks.task import prepare
 
     gradients = []
     for count in (1, 3):

@@ -101,7 +101,7 @@ def test_mean_and_sampled_fertilities() -> None:
 
 def job_of(settings: dict[str, Any]) -> Any:
     from regard.config.run import resolve
-    from regard.tasks.catalog import prepare
+    from regard.tasks.task import prepare
 
     return prepare(resolve("translate", {**small.TINY, "train.steps": 1, **settings}).run, {}, torch.device("cpu"))
 

@@ -14,7 +14,6 @@ from regard.data.datasets.collate import pad_tokens
 from regard.decode.parallel.copies import TokenCopying, limit_fertilities
 from regard.errors import UserError
 from regard.parts import Inputs
-from regard.tasks.catalog import prepare
 from regard.tasks.parallel.data import FertilityDataset
 from regard.tasks.parallel.objectives import (
     FertilityObjective,
@@ -23,6 +22,7 @@ from regard.tasks.parallel.objectives import (
     TaughtFertilityObjective,
     random_places,
 )
+from regard.tasks.task import prepare
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 NAT = {"model.family": "nat", "decode.kind": "argmax"}

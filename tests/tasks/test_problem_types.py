@@ -13,7 +13,7 @@ from safetensors import safe_open
 import regard
 from regard import UserError
 from regard.cli.app import main
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.data.datasets.rows import encode_rows, pad_texts
 from regard.metrics.bag_of_words import BagOfWords, Tfidf, fit_linear
 from regard.metrics.labels import multi_label_metrics

@@ -24,8 +24,8 @@ from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
 from regard.synthetic.digits import make_digits
 from regard.synthetic.morse import MorseSettings, encode_morse
-from regard.tasks.catalog import prepare
 from regard.tasks.objectives import ContrastiveObjective
+from regard.tasks.task import prepare
 from regard.training import progress
 from regard.training.objective import AnyObjective
 from regard.training.optim import clip_gradients

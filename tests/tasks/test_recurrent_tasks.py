@@ -14,7 +14,7 @@ from regard.data.datasets.collate import collate_pairs
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.text.tokenizers import TrainedTokenizer
-from regard.tasks.generate.logits import logits
+from regard.tasks.generate.views import logits
 from regard.tasks.translate import task as translate
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])

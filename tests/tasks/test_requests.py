@@ -15,7 +15,6 @@ from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
 from regard.errors import UserError
 from regard.tasks import requests as types
-from regard.tasks.catalog import task_module
 from regard.tasks.notices import Notice, warn_once
 from regard.tasks.predictor import Embedding, Predictor, Streaming
 from regard.tasks.requests import (
@@ -26,6 +25,7 @@ from regard.tasks.requests import (
     TranslateRequest,
     TranslateResult,
 )
+from regard.tasks.task import task_module
 
 OLD = Path(__file__).parents[1] / "old"
 OTHERS = [types.MultiLabelRequest, types.MultiLabelResult, types.RegressionRequest, types.RegressionResult]

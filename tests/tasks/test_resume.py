@@ -37,7 +37,7 @@ from regard.errors import UserError
 from regard.parts import Mask
 from regard.parts.efficient import RandomFeatureKernel
 from regard.training import checkpoint, curves, load_model, progress, save_model
-from regard.training.average import averaged_checkpoints
+from regard.training.finish import averaged_checkpoints
 
 SETTINGS: dict[str, Any] = {"steps": 80, "save_every": 2, "eval_every": 3, "keep": 2, "log_every": 4}
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard.cli import app as cli
-from regard.config.data.texts import TagData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TagData, TokenizerConfig
 from regard.config.run import resolve
 from regard.config.train import Train
 from regard.data.datasets import rows

@@ -10,8 +10,7 @@ from regard.config.task_settings import task_settings
 from regard.errors import UserError
 from regard.families import bert
 from regard.families.spec import ModelSpec
-from regard.tasks.catalog import task_module
-from regard.tasks.task import spec_of
+from regard.tasks.task import spec_of, task_module
 
 FITTING = {
     "translate": "transformer t5 rnn cnn omni nat nat-ctc cmlm",

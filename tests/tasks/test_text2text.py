@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.config.data.texts import MixData, SpanData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import MixData, SpanData, TokenizerConfig
 from regard.config.train import Train
 from regard.data.datasets.spans import SpanCorruptor, SpanDataset, random_composition
 from regard.data.loading.loader import Loader

@@ -11,7 +11,7 @@ from helpers import small
 import regard
 from regard.api import compare
 from regard.cli import main
-from regard.config.evaluation import TextEval
+from regard.config.task_settings import TextEval
 from regard.errors import UserError
 from regard.metrics import tokenization
 from regard.metrics.text import paired_bootstrap, signature, text_metrics

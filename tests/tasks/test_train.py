@@ -890,7 +890,7 @@ def test_ema_is_evaluated_published_and_resumed(tmp_path: Path) -> None:
 
 
 def test_ema_formula(tmp_path: Path) -> None:
-    from regard.training.average import MovingAverage
+    from regard.training.finish import MovingAverage
 
     weight = nn.Parameter(torch.tensor([1.0]))
     optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5)

@@ -18,7 +18,7 @@ from helpers.whisper import TEXT, control_ids, write_folder, write_multilingual
 import regard
 from regard.cli import main
 from regard.config.data.sound import SoundData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.config.run import Run
 from regard.decode import Hypothesis
 from regard.decode.search.filters import StepContext

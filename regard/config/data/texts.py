@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from ..types import Base as Base
 from ..types import Count as Count
 from ..types import Positive as Positive
 from ..types import Share as Share
@@ -133,3 +134,13 @@ class TextData(TableData):
                 "lower it, or use 0 for windows that do not overlap"
             )
         return self
+
+
+class TokenizerConfig(Base):
+    """Settings of a tokenizer that is trained on the data."""
+
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"
+    vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one token
+    joint: bool = True  # one tokenizer for source and target
+    normalize: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
+    symbols: Strings = ()  # never split

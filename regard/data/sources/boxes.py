@@ -204,8 +204,7 @@ def label_counts(examples: Source) -> Counter[str]:
 
 def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxSource:
     """The examples in these files: images and COCO JSON, images and VOC XML, one place with both, or in memory."""
-    from .coco import coco_annotations
-    from .voc import voc_annotations
+    from .annotations import coco_annotations, voc_annotations
 
     names = [name for side in sides for name in side]
     if isinstance(names[0], InMemory):

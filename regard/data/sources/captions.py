@@ -26,8 +26,8 @@ from ..tables.cells import MediaValue, text_value
 from ..tables.columns import Role
 from ..tables.open import SUFFIXES, column_rule, is_json_array, open_table
 from ..tables.records import TableSource
+from .annotations import coco_captions
 from .boxes import ImageFiles, StoredImage
-from .coco import coco_captions
 from .holdout import Subset
 from .images import PATH, SKIP_HINT, is_image_name
 from .media import RECORD, MediaSource, is_tree, join_examples, open_files, readable

@@ -9,6 +9,7 @@ A lock guards all of it: handles may be used from one thread and `step` be calle
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -23,9 +24,7 @@ from ..search.constraints import Constraints, ConstraintTokenizer
 from ..search.filters import Filter
 from ..search.texts import added_text
 from .closed_batch import run_search
-from .fair_lock import FairLock
-from .open_batch import OpenBatch
-from .prefill import Prefill
+from .open_batch import OpenBatch, Prefill
 from .requests import Finish, SearchRequest, SettingsBuilder, pad_prompts
 
 
@@ -258,3 +257,25 @@ class Generator:
 def modality(handle: Handle) -> str | None:
     """What a request reads."""
     return None if handle.request.source is None else handle.request.source.modality
+
+
+class FairLock:
+    """A reentrant lock. A thread that waits for it comes before the one that has just released it."""
+
+    def __init__(self) -> None:
+        self._turn, self._lock = Lock(), Lock()  # the thread that is next holds `_turn`
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if self._owner != get_ident():
+            with self._turn:
+                self._lock.acquire()
+            self._owner = get_ident()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()

@@ -10,14 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ...config.strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample
-from ...config.token_rules import TokenRules
+from ...config.strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample, TokenRules
 from ...parts.inputs import Inputs
 from ..search.beam import SearchSettings
 from ..search.constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
 from ..search.filters import Filter, RepetitionPenalty
 from ..search.sample import SamplingSettings, sample_keys, sampling_filters
-from ..search.stop_strings import StopStrings
+from ..search.texts import StopStrings
 from ..search.token_rules import RuleRows, last_filters, rule_filters, token_table
 
 Finish: TypeAlias = Literal["end", "stop", "length", "context", "canceled"]

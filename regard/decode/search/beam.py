@@ -18,7 +18,7 @@ from .pool import HypothesisPool, top_candidates
 if TYPE_CHECKING:
     from .constrained_beam import RequiredPhrases
     from .sample import SamplingSettings
-    from .stop_strings import StopStrings
+    from .texts import StopStrings
 
 SHAPE_MULTIPLE = 16  # lengths are rounded up to it, so that searches of similar length share their shapes
 DROP_BELOW = 0.75  # drop finished rows when at most this share is still active: each drop copies the caches

@@ -1,11 +1,15 @@
-"""Text helpers of decoding: sentence splitting, words of tokens, word alignment and incremental detokenization."""
+"""Texts of decoding: sentences, words of tokens, stop strings, and incremental detokenization."""
 
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from os.path import commonprefix
 
+import torch
+from torch import Tensor
+
 from ...processors.text.tokenizers import Tokenizer
+from .filters import NO_TOKEN
 
 # Abbreviations in English and German: the dot behind them seldom ends a sentence.
 ABBREVIATION = re.compile(
@@ -95,3 +99,96 @@ def without_incomplete(text: str, tokenizer: Tokenizer, tokens: Sequence[int]) -
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # how the beginning of a character decodes
 MAX_BYTES = 4  # of a character, and so of tokens that only hold parts of it
 CONTEXT_TOKENS = 8  # tokens before a position that can affect how the next ones decode
+
+
+SPARE_TOKENS = 4  # beyond those that can hold a stop string: a character may begin in them
+
+
+class StopStrings:
+    """Finds stop strings in hypotheses.
+
+    `prompts` has the prompt of each row: tokens may decode differently at the beginning of a text.
+    """
+
+    def __init__(
+        self,
+        strings: Sequence[str],
+        decode: Callable[[Sequence[Sequence[int]]], list[str]],
+        prompts: Sequence[list[int]],
+    ) -> None:
+        self.strings, self.decode, self.prompts = tuple(strings), decode, prompts
+        self.window = max(len(string.encode()) for string in strings) + SPARE_TOKENS  # a token has at least one byte
+
+    def __call__(self, tokens: Tensor, input_row: Tensor, candidates: Tensor) -> Tensor:
+        """(rows, new) bool: which `candidates` among tokens (rows, new, length) now contain a stop string.
+
+        The tokens end in the last column; shorter rows have NO_TOKEN on the left.
+        """
+        matches = torch.zeros_like(candidates, device="cpu")
+        positions = candidates.nonzero().tolist()
+        recent, rows = tokens[:, :, -self.window - 1 :].tolist(), input_row.tolist()
+        for i, j in positions:
+            own = [token for token in recent[i][j] if token != NO_TOKEN]
+            prompt = self.prompts[rows[i]] if len(own) <= self.window else None
+            matches[i, j] = self._matches(own[-self.window :], prompt)
+        return matches.to(candidates.device)
+
+    def _matches(self, tokens: list[int], prompt: list[int] | None) -> bool:
+        text = self.decode([tokens])[0] if prompt is None else added_text(self.decode, prompt, tokens)
+        return any(string in text for string in self.strings)
+
+
+def cut_at_stop(text: str, strings: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string, and whether there is one."""
+    places = [place for string in strings if (place := text.find(string)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def possible_stop_length(text: str, strings: Sequence[str]) -> int:
+    """How many of the last characters may still become a stop string."""
+    longest = 0
+    for string in strings:
+        sizes = range(min(len(string) - 1, len(text)), longest, -1)
+        longest = next((size for size in sizes if text.endswith(string[:size])), longest)
+    return longest
+
+
+class IncrementalDetokenizer:
+    """Tokens in, text out: only text that no later token can change.
+
+    It decodes a window of the last tokens, so that a token costs the same wherever it stands. UTF-8 synchronizes itself
+    within a character: where the window begins does not affect the characters at its end.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[Sequence[int]]], list[str]], prompt: Sequence[int], stops: Sequence[str]
+    ) -> None:
+        self.decode, self.stops = decode, stops
+        self.window = list(prompt[-CONTEXT_TOKENS:])
+        self.known = len(decode([self.window])[0])  # characters of the window that are the prompt's or were read before
+        self.held = ""  # text that may begin a stop string
+        self.stopped = False  # at a stop string
+        self.emitted = 0  # characters that were returned
+
+    def add(self, token: int) -> str:
+        """The text that is certain after this token; often empty."""
+        self.window.append(token)
+        text = self._certain_text()
+        new, self.known = text[self.known :], max(self.known, len(text))
+        if len(self.window) >= 2 * CONTEXT_TOKENS:
+            self.window = self.window[-CONTEXT_TOKENS:]
+            self.known = len(self._certain_text())
+        return self._before_stop(new)
+
+    def _certain_text(self) -> str:
+        """The text of the window without a last character that may be incomplete."""
+        return self.decode([self.window])[0].removesuffix(INCOMPLETE)
+
+    def _before_stop(self, new: str) -> str:
+        """The part of the held and new text that can belong to no stop string."""
+        if self.stopped:
+            return ""
+        text, self.stopped = cut_at_stop(self.held + new, self.stops)
+        certain = len(text) - (0 if self.stopped else possible_stop_length(text, self.stops))
+        self.held, self.emitted = text[certain:], self.emitted + certain
+        return text[:certain]

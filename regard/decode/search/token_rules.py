@@ -1,4 +1,4 @@
-"""The filters that apply the token rules of requests (`config/token_rules.py`) to the rows of a batch."""
+"""The filters that apply the token rules of requests (`config/strategies.py`) to the rows of a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...config.token_rules import TokenRules
+from ...config.strategies import TokenRules
 from .filters import (
     NO_TOKEN,
     Filter,

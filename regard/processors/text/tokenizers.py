@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from ...config.data.tokenizer import TokenizerConfig as TokenizerConfig
+from ...config.data.texts import TokenizerConfig as TokenizerConfig
 from ...errors import UserError
 from ...files import atomic_write
 from ...progress import track

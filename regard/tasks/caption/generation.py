@@ -15,9 +15,8 @@ from ...look import AttentionView, PatchSegment
 from ...processors.base import Array
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage
-from ..generate.logits import known_logprobs
 from ..generate.seq2seq import SourceGeneration, SourceInputs
-from ..generate.views import trace_target
+from ..generate.views import known_logprobs, trace_target
 from ..notices import Notice, missing_phrase
 from ..requests import Caption, CaptionResult
 from ..views import image_axis

@@ -4,8 +4,7 @@ from pydantic import model_validator
 
 from ...config.data.images import CaptionData
 from ...config.decode import Seq2SeqDecode
-from ...config.evaluation import TextEval
-from ...config.task_settings import BLEU, CHRF, CIDER, EXACT, LOSS, PERPLEXITY, TaskSettings
+from ...config.task_settings import BLEU, CHRF, CIDER, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
 
 

@@ -49,11 +49,11 @@ from ..base import (
     with_model_settings,
 )
 from ..classify_image.task import image_processor
-from ..finite import require_finite
-from ..generate.plan import group_indices
+from ..generate.base import group_indices
 from ..generate.results import changed_settings, constraints_of
 from ..generate.seq2seq import NO_CONSTRAINTS
 from ..generate.views import END, view_target
+from ..notices import require_finite
 from ..objectives import Seq2SeqObjective
 from ..predictor import Answer, Predictor
 from ..records import caption_record

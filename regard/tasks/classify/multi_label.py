@@ -16,8 +16,7 @@ from ...metrics.labels import multi_label_metrics
 from ...processors.base import Processor
 from ...processors.targets import MultiLabelProcessor
 from ..base import Metrics, Record
-from ..finite import require_finite
-from ..notices import empty_text
+from ..notices import empty_text, require_finite
 from ..predictor import Answer
 from ..records import multi_label_record
 from ..requests import LabelProbability, MultiLabelRequest, MultiLabelResult

@@ -18,9 +18,8 @@ from ...processors.saved import load_processors
 from ...processors.targets import NumberProcessor
 from ...processors.text.tokenizers import Tokenizer
 from ..base import Metrics, Record, build_model, restored_tokenizer
-from ..finite import require_finite
 from ..label.baselines import StoredBaseline
-from ..notices import empty_text
+from ..notices import empty_text, require_finite
 from ..predictor import Answer
 from ..requests import RegressionRequest, RegressionResult
 from .items import TextItem, TextItems, data_split, is_empty, item_of, item_of_example

@@ -19,11 +19,10 @@ from ...metrics.labels import label_metrics
 from ...processors.base import Processor
 from ...processors.labels import LabelProcessor, LabelSet
 from ..base import Metrics, Processors, Record, open_splits
-from ..finite import require_finite
 from ..label import encoder
 from ..label.baselines import StoredBaseline
 from ..label.encoder import LabelPredictor, PretrainedEncoder, run_of_folder
-from ..notices import empty_text
+from ..notices import empty_text, require_finite
 from ..predictor import Answer, RequestType, ResultType
 from ..records import label_record
 from ..requests import ClassifyRequest, ClassifyResult

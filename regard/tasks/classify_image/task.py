@@ -42,9 +42,9 @@ from ..base import (
     view_title,
     with_model_settings,
 )
-from ..finite import require_finite
 from ..label.embedding import EmbeddingPredictor
 from ..label.results import LabelAnswers, LabelJob, label_set, label_side
+from ..notices import require_finite
 from ..objectives import ImageObjective
 from ..predictor import Answer
 from ..records import label_record

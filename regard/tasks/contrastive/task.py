@@ -39,11 +39,10 @@ from ..base import (
     restored_tokenizer,
     view_title,
 )
-from ..finite import require_finite
 from ..label import encoder
 from ..label.embedding import EmbeddingPredictor
 from ..label.encoder import with_vocab
-from ..notices import Notice, cut_text, warn_once
+from ..notices import Notice, cut_text, require_finite, warn_once
 from ..objectives import ContrastiveObjective, contrastive_loss
 from ..records import label_record
 from ..requests import ClassifyResult, ContrastiveRequest, LabelProbability

@@ -1,21 +1,96 @@
-"""The objective of detection, and its loss over a whole data set."""
+"""The loss of detection, of denoising beside it (DN-DETR, 2203.01305), and the objective over both.
+
+Queries are matched to objects, then their classes and boxes are compared. Denoising also asks for the true boxes behind
+noised ones, without any matching.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...data.batch import Batch
 from ...data.datasets.boxes import TENTHS
+from ...data.datasets.collate import IGNORED
 from ...families.protocols import BoxModel
 from ...parts import Detections
 from ...parts.inputs import Inputs
+from ...parts.media.anchors import NoisedBoxes
+from ...parts.media.boxes import corners, match, overlap
 from ...processors.labels import LabelSet
 from ...training.objective import LossSum, Objective
-from .denoising import add_noise, denoising_loss
-from .loss import NO_OBJECT, DetectionLoss, TrueObjects, detection_loss
+
+NO_OBJECT, BOX, OVERLAP = 0.1, 5.0, 2.0  # weights of the class "no object", of L1 and of GIoU
+
+
+@dataclass(frozen=True, eq=False)
+class TrueObjects:
+    """The objects of a batch. `valid` is False for padding, which comes last."""
+
+    labels: Tensor  # (batch, objects)
+    boxes: Tensor  # (batch, objects, 4): center x, center y, width, height, as shares of the image
+    valid: Tensor  # (batch, objects) bool
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionLoss:
+    """Sums over all decoder layers. Classes are divided by the summed class weights, boxes by the number of objects."""
+
+    classes: Tensor
+    boxes: Tensor
+
+
+def detection_loss(found: Detections, true: TrueObjects, no_object: float = NO_OBJECT) -> DetectionLoss:
+    """Every layer is matched on its own, as the auxiliary losses of DETR are."""
+    layer, image, query, object_ = match(found.logits, found.boxes, true.labels, true.boxes, true.valid)
+    none = found.logits.size(-1) - 1
+    target = torch.full(found.logits.shape[:3], none, dtype=torch.long, device=found.logits.device)
+    target[layer, image, query] = true.labels[image, object_]
+    weight = torch.ones(none + 1, device=found.logits.device)
+    weight[-1] = no_object
+    classes = F.cross_entropy(found.logits.float().flatten(0, 2), target.flatten(), weight, reduction="sum")
+    return DetectionLoss(classes, box_loss(found.boxes[layer, image, query], true.boxes[image, object_]))
+
+
+def box_loss(found: Tensor, true: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Summed over boxes (…, 4) that belong together; those that are not `valid` (…) count for nothing."""
+    found, true = found.float(), true.float()
+    _, giou = overlap(corners(found), corners(true))
+    loss = BOX * (found - true).abs().sum(-1) + OVERLAP * (1 - giou)
+    return (loss if valid is None else loss * valid).sum()
+
+
+BOX_NOISE = 0.4  # centers move by up to this share of half the size, sizes change by up to this share
+LABEL_NOISE = 0.2  # share of the labels that are drawn at random
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # shapes follow the objects
+def add_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
+    """Every object once in each of `groups`, with its own noise."""
+    count = true.labels.size(1)
+    boxes, chosen = true.boxes.repeat(1, groups, 1), true.labels.clamp(min=0).repeat(1, groups)
+    shift, change = (torch.rand_like(boxes[..., :2]) * 2 - 1 for _ in range(2))
+    center = boxes[..., :2] + shift * boxes[..., 2:] * (BOX_NOISE / 2)
+    size = boxes[..., 2:] * (1 + change * BOX_NOISE)
+    other = torch.randint_like(chosen, labels)
+    chosen = torch.where(torch.rand_like(boxes[..., 0]) < LABEL_NOISE, other, chosen)
+    numbers = torch.arange(groups, device=boxes.device).repeat_interleave(count)
+    return NoisedBoxes(chosen, torch.cat([center, size], -1).clamp(0, 1), true.valid.repeat(1, groups), numbers)
+
+
+def denoising_loss(found: Detections, true: TrueObjects, groups: int) -> Tensor:
+    """Summed over layers and objects, the mean of the groups: class and box of the object that a box was made from."""
+    layers, shape = len(found.logits), found.logits.shape[:3]
+    labels = true.labels.masked_fill(~true.valid, IGNORED).repeat(layers, 1, groups).view(shape)
+    boxes, valid = true.boxes.repeat(1, groups, 1), true.valid.repeat(1, groups)
+    classes = F.cross_entropy(
+        found.logits.float().flatten(0, 2), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return (classes + box_loss(found.boxes, boxes, valid)) / groups
 
 
 class DetectionObjective(Objective):

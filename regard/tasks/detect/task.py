@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.data.images import DetectData, ImageData
@@ -22,6 +23,8 @@ from ...families.protocols import BoxModel, as_module
 from ...files import json_line
 from ...look import AttentionView, Which, record_layers
 from ...metrics.detection import detection_metrics
+from ...parts import Detections
+from ...parts.media.boxes import corners
 from ...processors.base import Processor
 from ...processors.boxes import BoxProcessor
 from ...processors.fields import Fields
@@ -45,13 +48,12 @@ from ..base import (
     with_model_settings,
 )
 from ..classify_image.task import PretrainedImages
-from ..finite import require_finite
+from ..notices import require_finite
 from ..predictor import Predictor
 from ..requests import DetectedObject, DetectRequest, DetectResult
 from ..task import Task
 from ..views import image_axis, query_axis
 from .objective import DetectionObjective, LossMeter
-from .results import find_objects
 from .settings import DetectDecode
 
 TASK = Task("detect", frozenset({"pixels"}), "boxes", DetectRequest, DetectResult)
@@ -301,3 +303,29 @@ def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
     data = run.data
     embedded = lambda: make_scenes(data.examples)[split]  # noqa: E731
     return open_split(run, split, sides, lambda files: boxed_images(files, data), embedded, "images/,test.json")
+
+
+@dataclass(frozen=True, eq=False)
+class FoundObjects:
+    """The objects of one image, in the order of the queries that found them."""
+
+    labels: Tensor  # (objects,)
+    scores: Tensor  # (objects,)
+    boxes: Tensor  # (objects, 4): left, top, right, bottom in pixels
+
+
+def find_objects(found: Detections, sizes: Sequence[tuple[int, int]], threshold: float = 0.5) -> list[FoundObjects]:
+    """The objects with a score above the threshold; `sizes` are the (width, height) of the original images.
+
+    The score is the probability of the most likely class other than "no object". Everything is on the CPU.
+    """
+    scores, labels = found.logits[-1].float().softmax(-1)[..., :-1].max(-1)
+    shares = corners(found.boxes[-1].float())
+    table = torch.cat([labels[..., None].float(), scores[..., None], shares], -1).cpu()  # one transfer
+    pixels = torch.tensor([[*size, *size] for size in sizes], dtype=torch.float32)[:, None]
+    boxes = table[..., 2:] * pixels
+    kept = table[..., 1] > threshold
+    return [
+        FoundObjects(row[keep, 0].long(), row[keep, 1], box[keep])
+        for row, box, keep in zip(table, boxes, kept, strict=True)
+    ]

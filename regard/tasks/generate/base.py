@@ -1,13 +1,14 @@
-"""What predictors of all tasks that generate text share: the generator, strategies and token rules."""
+"""What predictors of all tasks that generate text share: the generator, strategies, token rules, groups of requests."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar, cast
 
 import torch
 
-from ...config.decode import DecodeBase
+from ...config.decode import NEUTRAL_SAMPLING, DecodeBase
 from ...config.run import Run, family_of
-from ...config.strategies import DecodeStrategy
+from ...config.strategies import Beam, BestPath, DecodeStrategy, Greedy, ParallelStrategy, Sample, TokenRules
 from ...decode import (
     Ensemble,
     Filter,
@@ -16,13 +17,12 @@ from ...decode import (
     Hypothesis,
     SearchRequest,
     Suppress,
-    TokenRules,
     strategy_from,
 )
 from ...decode.search.constraints import ConstraintTokenizer
 from ...errors import UserError
 from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
-from ..finite import require_finite
+from ..notices import require_finite
 from ..requests import (
     CaptionRequest,
     CaptionResult,
@@ -34,7 +34,6 @@ from ..requests import (
     TranslateResult,
 )
 from ..transcribe.requests import TranscribeRequest, TranscribeResult
-from .plan import number_of_texts
 
 
 class TextGeneration:
@@ -131,3 +130,43 @@ def refuse_several(nbest: int) -> None:
     """Refuse several outputs for a stream."""
     if nbest > 1:
         raise UserError(f"decode.nbest is {nbest}; a stream has one text, use predict or decode.nbest=1")
+
+
+T = TypeVar("T")
+
+
+def strategy_settings(strategy: DecodeStrategy | BestPath | ParallelStrategy | None) -> dict[str, object]:
+    """A strategy as decode.*; none: the run's own settings hold."""
+    match strategy:
+        case None:
+            return {}
+        case Greedy() | BestPath():
+            own: dict[str, object] = {"nbest": 1}
+        case Beam(size, n):
+            own = {"beam": size, "nbest": n, "early_stopping": strategy.early_stopping}
+        case Sample(temperature, top_k, top_p, min_p, n, seed):
+            own = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "nbest": n, "seed": seed}
+        case _:
+            own = {"nbest": 1, **asdict(strategy)}
+    return {**NEUTRAL_SAMPLING, "kind": strategy.kind, "length_penalty": strategy.length_penalty, **own}
+
+
+def rule_settings(rules: TokenRules | None, section: type[DecodeBase]) -> dict[str, object]:
+    """Rules as decode.*; none: the run's own settings hold."""
+    known = section.model_fields
+    return {name: value for name, value in asdict(rules).items() if name in known or value} if rules else {}
+
+
+def number_of_texts(strategy: DecodeStrategy | BestPath | ParallelStrategy | None, settings: DecodeBase) -> int:
+    """How many texts a strategy gives; none: the one of the run's settings."""
+    if strategy is None:
+        return settings.nbest
+    return strategy.n if isinstance(strategy, Beam | Sample) else 1
+
+
+def group_indices(items: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+    """The indices of items with equal keys, in the order of their first item."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    return list(groups.values())

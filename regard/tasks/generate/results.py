@@ -13,7 +13,7 @@ from ...decode.search.texts import word_alignment
 from ..notices import missing_phrase
 from ..requests import CaptionRequest, MultitaskRequest, TranslateRequest, TranslateResult, Translation
 from ..transcribe.requests import TranscribeRequest
-from .plan import rule_settings, strategy_settings
+from .base import rule_settings, strategy_settings
 
 AnyRequests: TypeAlias = (
     Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest] | Sequence[MultitaskRequest]

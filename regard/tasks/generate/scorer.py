@@ -5,24 +5,25 @@ from functools import cached_property
 from itertools import islice
 
 import torch
+from torch import Tensor
 
-from ...alignment.links import Links, Symmetrization
+from ...alignment.links import Links, Symmetrization, symmetrize
 from ...data.loading.sampler import sorted_batches
 from ...decode import Ensemble
 from ...decode.parallel.decoding import padded_source, target_logprobs
 from ...decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
 from ...decode.search.constraints import parse_constraints
+from ...decode.search.texts import word_of_token
 from ...errors import UserError
 from ...families.protocols import Seq2SeqModel, as_module
 from ...look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers
 from ..base import view_title
-from ..finite import require_finite
+from ..notices import require_finite
 from ..predictor import Answer
 from ..texts import as_pairs, as_text
-from .alignment import attention_links
-from .logits import logits
 from .results import Trace
 from .seq2seq import TextSourceGeneration
+from .views import logits
 
 START, END = "□", "■"  # how details and pictures show them
 ALIGN_CHUNK = 256  # pairs that are aligned together
@@ -161,3 +162,44 @@ class Scorer(TextSourceGeneration):
         """The model whose attention is recorded: the first of an ensemble."""
         first: Seq2SeqModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         return first
+
+
+def attention_links(view: AttentionView, kind: Symmetrization) -> Links:
+    """Links between words, by the layer in which source and target words choose each other most often.
+
+    The weights of a layer are averaged over its heads and over the tokens of a target word, and added over those of a
+    source word. Each target word chooses the source word with the largest weight (forward), and each source word the
+    target word (reverse).
+    """
+    source, target = (word_of_token(labels) for labels in view.texts())
+    layers = [weights.mean(0) for weights in view.cross_layers()]
+    chosen = [_choices(_word_weights(each, source, target)) for each in layers]
+    return symmetrize(*max(chosen, key=_agreement), kind)  # the first of equal layers
+
+
+def _word_weights(weights: Tensor, source: Sequence[int | None], target: Sequence[int | None]) -> Tensor:
+    """(target words, source words) of the weights (target tokens, source tokens)."""
+    sources, targets = _membership(source, weights), _membership(target, weights)
+    kept = weights[: len(target), : len(source)]
+    return (targets @ kept @ sources.T) / targets.sum(1, keepdim=True).clamp(min=1)
+
+
+def _membership(words: Sequence[int | None], like: Tensor) -> Tensor:
+    """(words, tokens): 1 where a token belongs to a word."""
+    found = like.new_zeros(max((word for word in words if word is not None), default=-1) + 1, len(words))
+    for token, word in enumerate(words):
+        if word is not None:
+            found[word, token] = 1
+    return found
+
+
+def _choices(weights: Tensor) -> tuple[Links, Links]:
+    if not weights.numel():
+        return frozenset(), frozenset()
+    forward, reverse = weights.argmax(1).tolist(), weights.argmax(0).tolist()
+    return frozenset((i, j) for j, i in enumerate(forward)), frozenset(enumerate(reverse))
+
+
+def _agreement(choices: tuple[Links, Links]) -> float:
+    forward, reverse = choices
+    return len(forward & reverse) / max(len(forward | reverse), 1)

@@ -15,8 +15,7 @@ from ...data.batch import Batch
 from ...data.datasets.collate import collate_pairs
 from ...decode import Ensemble, Hypothesis, SearchRequest
 from ...decode.search.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
-from ...decode.search.detokenizer import IncrementalDetokenizer
-from ...decode.search.texts import split_sentences, without_incomplete
+from ...decode.search.texts import IncrementalDetokenizer, split_sentences, without_incomplete
 from ...errors import UserError
 from ...families.protocols import Seq2SeqModel, as_module
 from ...parts import Inputs

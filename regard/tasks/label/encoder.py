@@ -39,8 +39,7 @@ from ..base import (
     vocab_size,
     with_model_settings,
 )
-from ..finite import require_finite
-from ..notices import Notice, cut_text, warn_once
+from ..notices import Notice, cut_text, require_finite, warn_once
 from ..predictor import Item, RequestType, ResultType
 from ..requests import ClassifyRequest, MaskedRequest, MultiLabelRequest, TagRequest
 from ..texts import as_text, as_texts

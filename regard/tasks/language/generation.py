@@ -6,9 +6,7 @@ from itertools import chain
 
 from ...config.run import changed_decode
 from ...decode import DecodeStrategy, Ensemble, Hypothesis, SearchRequest, TokenRules
-from ...decode.search.detokenizer import IncrementalDetokenizer
-from ...decode.search.stop_strings import cut_at_stop
-from ...decode.search.texts import added_text, without_incomplete
+from ...decode.search.texts import IncrementalDetokenizer, added_text, cut_at_stop, without_incomplete
 from ...errors import UserError
 from ...families.protocols import CausalModel, memory_layer
 from ...processors.text.tokenizers import Tokenizer, unknown_words

@@ -13,7 +13,7 @@ from ...data.batch import Batch
 from ...data.datasets.corpus import Corpus, evaluation_windows, memory_windows
 from ...data.loading.sampler import sorted_batches
 from ...decode import Ensemble
-from ...decode.engine.ensemble import mean_logprobs
+from ...decode.engine.wrappers import mean_logprobs
 from ...families.protocols import CausalModel, memory_layer
 from ...parts import Cache, Inputs
 from ...progress import track

@@ -45,8 +45,8 @@ from ..base import (
     with_head,
     with_model_settings,
 )
-from ..finite import require_finite
-from ..generate.plan import group_indices, rule_settings, strategy_settings
+from ..generate.base import group_indices, rule_settings, strategy_settings
+from ..notices import require_finite
 from ..objectives import LanguageObjective
 from ..predictor import Answer, Predictor
 from ..records import completion_record

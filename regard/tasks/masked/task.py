@@ -23,10 +23,9 @@ from ...parts.losses import smoothed_cross_entropy
 from ...processors.saved import load_processors
 from ...processors.text.tokenizers import TrainedTokenizer
 from ..base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
-from ..finite import require_finite
 from ..label import encoder
 from ..label.encoder import EncoderPredictor, PretrainedEncoder, kept_or_trained_tokenizer, run_of_folder, with_vocab
-from ..notices import Notice, cut_masked, no_mask
+from ..notices import Notice, cut_masked, no_mask, require_finite
 from ..objectives import MaskedObjective
 from ..records import masked_record
 from ..requests import MaskedRequest, MaskedResult, TokenProbability

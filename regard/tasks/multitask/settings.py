@@ -6,8 +6,7 @@ from pydantic import model_validator
 
 from ...config.data.mixed import MultitaskData
 from ...config.decode import Seq2SeqDecode
-from ...config.evaluation import SpeechEval, TextEval
-from ...config.task_settings import EXACT, LOSS, PERPLEXITY, TaskSettings
+from ...config.task_settings import EXACT, LOSS, PERPLEXITY, SpeechEval, TaskSettings, TextEval
 
 
 class MultitaskDecode(Seq2SeqDecode):

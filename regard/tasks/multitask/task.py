@@ -31,7 +31,7 @@ from ...processors.labels import LabelProcessor
 from ...processors.saved import load_processors
 from ...processors.text.processor import TextProcessor
 from ...processors.text.tokenizers import Tokenizer, train_tokenizer
-from ...synthetic.multitask import make_multitask
+from ...synthetic.mixture import make_multitask
 from ..base import (
     Metrics,
     Processors,
@@ -48,12 +48,11 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
-from ..finite import require_finite
-from ..generate.logits import known_logprobs
-from ..generate.plan import group_indices
+from ..generate.base import group_indices
 from ..generate.results import changed_settings, constraints_of, make_translation
 from ..generate.seq2seq import NO_CONSTRAINTS, SourceGeneration, SourceInputs
-from ..generate.views import trace_target, view_target
+from ..generate.views import known_logprobs, trace_target, view_target
+from ..notices import require_finite
 from ..objectives import Seq2SeqCtcObjective
 from ..predictor import Answer, Predictor
 from ..records import multitask_record

@@ -11,8 +11,15 @@ from torch import Tensor
 
 from ...config.decode import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ...config.run import Run
-from ...config.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
-from ...config.token_rules import TokenRules
+from ...config.strategies import (
+    Argmax,
+    Average,
+    MaskPredict,
+    NoisyParallel,
+    ParallelStrategy,
+    TokenRules,
+    parallel_strategy_from,
+)
 from ...data.datasets.collate import pad_tokens
 from ...data.datasets.pairs import PairDataset
 from ...data.loading.sampler import sorted_batches
@@ -29,9 +36,9 @@ from ...parts.inputs import Inputs
 from ...parts.parallel.fertility import copy_tokens
 from ...training.objective import Objective
 from ..base import vocabulary
-from ..finite import require_finite
 from ..generate.scorer import Scorer
 from ..generate.seq2seq import SourceInputs
+from ..notices import require_finite
 from ..parallel.data import EvenDataset, FertilityDataset, MaskPredictDataset, pad_target
 from ..parallel.objectives import FertilityObjective, FrozenTeacher, MaskPredictObjective, TaughtFertilityObjective
 from ..parallel.teacher import open_teacher

@@ -6,7 +6,9 @@ continues there; the finished file is renamed to its place.
 
 import hashlib
 import os
+import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
@@ -15,7 +17,6 @@ from ...config.data.base import DataFiles
 from ...data.files.in_memory import IN_MEMORY
 from ...data.files.lines import TextLines
 from ...data.files.open import plain_suffix
-from ...data.sources.splices import splice_texts
 from ...data.tables.open import file_format
 from ...errors import UserError
 from ...files import explain_os_error, json_line, read_json, remove, sync, write_json
@@ -166,3 +167,46 @@ def write_lines(
 def one_line(text: str) -> str:
     """The text without line ends and tabs, which separate lines and cells."""
     return " ".join(text.splitlines()).replace("\t", " ")
+
+
+TRIES = 20  # for every text that is wanted
+
+
+COMMON = 5  # places that a pair of words must have
+
+
+SHORTEST = 6  # words of a text that is cut
+
+
+def splice_texts(texts: Sequence[str], count: int, seed: int = 1) -> list[str]:
+    """Up to `count` different new texts: the beginning of one text and the end of another, which share two words.
+
+    "A man is riding a horse." and "A girl is riding a bicycle." give "A man is riding a bicycle." Words are what white
+    space separates. The lengths of new texts are those of the given ones, but for the extreme 1 %.
+    """
+    rows = [text.split() for text in texts]
+    known = {tuple(row) for row in rows}
+    places: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        for place in range(1, len(row) - 2):
+            places[row[place], row[place + 1]].append((number, place))
+    lengths = sorted(map(len, rows))
+    shortest, longest = (lengths[int(share * len(lengths))] if lengths else 0 for share in (0.005, 0.995))
+    draw, found = random.Random(seed), list[str]()
+    for _ in range(TRIES * count if rows else 0):
+        if len(found) == count:
+            break
+        number = draw.randrange(len(rows))
+        row = rows[number]
+        if len(row) < SHORTEST:
+            continue
+        cut = draw.randrange(1, len(row) - 2)
+        shared = places[row[cut], row[cut + 1]]
+        if len(shared) < COMMON:
+            continue
+        other, place = draw.choice(shared)
+        new = row[:cut] + rows[other][place:]
+        if other != number and shortest <= len(new) <= longest and tuple(new) not in known:
+            known.add(tuple(new))
+            found.append(" ".join(new))
+    return found

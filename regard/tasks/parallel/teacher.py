@@ -30,7 +30,7 @@ def teacher_config(name: str, key: str) -> Run:
 
 def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> Scorer:
     """The predictor of the run that the setting `key` names."""
-    from ..catalog import restore
+    from ..task import restore
 
     run, folder, cpu = teacher_config(name, key), Path(name), torch.device("cpu")
     with cpu:  # also in a context of tensors without storage

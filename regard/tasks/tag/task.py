@@ -27,10 +27,10 @@ from ...processors.labels import TagProcessor, collect_tags
 from ...processors.text.processor import encode_words
 from ...synthetic.python_tags import make_python_tags
 from ..base import Metrics, Processors, Record, build_model, open_split, open_splits
-from ..finite import require_finite
 from ..label import encoder
 from ..label.encoder import LabelPredictor, kept_or_trained_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
+from ..notices import require_finite
 from ..objectives import TagObjective
 from ..records import tag_record
 from ..requests import TagRequest, TagResult

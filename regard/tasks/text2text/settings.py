@@ -2,7 +2,6 @@
 
 from ...config.data.texts import MixData
 from ...config.decode import Seq2SeqDecode
-from ...config.evaluation import TextEval
-from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings
+from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 
 SETTINGS = TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval)

@@ -10,7 +10,7 @@ import torch
 from ...config.decode import DecodeBase
 from ...data.loading.sampler import sorted_batches
 from ...decode import Hypothesis
-from ...decode.engine.joint_ctc import JointCTC
+from ...decode.engine.wrappers import JointCTC
 from ...errors import UserError
 from ...families.protocols import SpeechModel, TokenModel
 from ...parts import Encoded
@@ -19,10 +19,10 @@ from ...processors.base import Array
 from ...processors.sound.frames import SoundFrames
 from ...processors.sound.read import RawSound, sound_info, sound_name, stream_sound
 from ...processors.sound.segments import segments
-from ..finite import require_finite
-from ..generate.logits import known_logprobs
 from ..generate.results import constraints_of
 from ..generate.seq2seq import NO_CONSTRAINTS, SourceGeneration, SourceInputs
+from ..generate.views import known_logprobs
+from ..notices import require_finite
 from .requests import TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .settings import TranscribeDecode
 from .token_times import TokenTimes

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from ...config.strategies import BestPath, DecodeStrategy
-from ...config.token_rules import TokenRules
+from ...config.strategies import BestPath, DecodeStrategy, TokenRules
 from ..requests import Request, Result
 
 

@@ -6,8 +6,7 @@ from pydantic import Field, model_validator
 
 from ...config.data.sound import Fraction, SoundData
 from ...config.decode import Seq2SeqDecode
-from ...config.evaluation import SpeechEval
-from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, TaskSettings
+from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, SpeechEval, TaskSettings
 from ...config.types import Positive
 
 Temperature = Annotated[float, Field(ge=0, le=10)]

@@ -51,10 +51,10 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
-from ..finite import require_finite
-from ..generate.plan import group_indices
+from ..generate.base import group_indices
 from ..generate.results import changed_settings
 from ..generate.seq2seq import NO_CONSTRAINTS
+from ..notices import require_finite
 from ..objectives import Seq2SeqCtcObjective
 from ..predictor import Answer, Predictor
 from ..records import transcript_record

@@ -6,8 +6,7 @@ from pydantic import model_validator
 
 from ...config.data.texts import PairData
 from ...config.decode import Seq2SeqDecode
-from ...config.evaluation import TextEval
-from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings
+from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
 
 

@@ -49,7 +49,7 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
-from ..generate.plan import group_indices
+from ..generate.base import group_indices
 from ..generate.results import (
     REQUEST_SETTINGS,
     changed_settings,

@@ -18,14 +18,14 @@ from torch import Tensor
 from ...adapt.heads import remaining_heads
 from ...config.strategies import DecodeStrategy
 from ...decode import Generator, Greedy, Hypothesis, Sample, SearchRequest
-from ...decode.engine.encoded import EncodedSources, source_rows
+from ...decode.engine.wrappers import EncodedSources, source_rows
 from ...decode.search.timestamps import TimestampRules
 from ...errors import UserError
 from ...families.protocols import as_module
 from ...parts import Encoded, Inputs
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.whisper import UNSPACED, WhisperTokenizer
-from ..finite import require_finite
+from ..notices import require_finite
 from ..transcribe.generation import SoundGeneration, frames_key
 from ..transcribe.requests import (
     DecodedWindow,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ...decode import Greedy, Hypothesis
-from ...decode.engine.encoded import source_rows
+from ...decode.engine.wrappers import source_rows
 from ...errors import UserError
 from ...look import AttentionView, Which
 from ...parts import Encoded

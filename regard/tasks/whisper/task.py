@@ -11,7 +11,7 @@ from ...config.data.sound import SoundData
 from ...config.run import Run
 from ...data.datasets.sounds import EncodeTargets
 from ...data.source import Source
-from ...decode.engine.encoded import EncodedSources
+from ...decode.engine.wrappers import EncodedSources
 from ...decode.search.constraints import ConstraintTokenizer
 from ...decode.search.timestamps import TimestampRules
 from ...errors import UserError

@@ -1,16 +1,99 @@
-"""Joint decoding of a decoder with the CTC scores of its encoder (1609.06773, 1706.02737)."""
+"""Models made of others: ensembles, models that start from encoded sources, a decoder joined with CTC."""
 
+from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...families.protocols import SpeechModel, as_module
-from ...parts import Inputs
+from ...parts import Encoded, Inputs
 from ...parts.cache.base import put_rows, select_rows
 from ...parts.parallel.ctc import PrefixScorer
 from ..search.beam import OpenCache, update_in_place
-from .ensemble import CacheBundle
+
+
+class CacheBundle:
+    """The caches of all members as one SearchCache."""
+
+    def __init__(self, caches: Sequence[OpenCache]) -> None:
+        self.caches, self.fixed = caches, all(cache.fixed for cache in caches)
+
+    def skip_prompt(self) -> None:
+        """See `SearchCache`."""
+        for cache in self.caches:
+            cache.skip_prompt()
+
+    def branch(self, beams: int, steps: int) -> None:
+        """See `SearchCache`."""
+        for cache in self.caches:
+            cache.branch(beams, steps)
+
+    def reorder(self, origin: Tensor) -> None:
+        """See `SearchCache`."""
+        for cache in self.caches:
+            cache.reorder(origin)
+
+    def select(self, rows: Tensor) -> "CacheBundle":
+        """See `SearchCache`."""
+        for cache in self.caches:
+            cache.select(rows)
+        return self
+
+    def rebound(self, tokens: int) -> None:
+        """See `OpenCache`."""
+        for cache in self.caches:
+            cache.rebound(tokens)
+
+    def put(self, rows: Tensor, other: "CacheBundle", origin: Tensor) -> None:
+        """See `OpenCache`."""
+        for cache, theirs in zip(self.caches, other.caches, strict=True):
+            cache.put(rows, theirs, origin)
+
+
+class Ensemble(nn.Module):
+    """Models of one vocabulary."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members: Any = nn.ModuleList(members)  # Any: nn.Module does not type `start` and `step`
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> CacheBundle:
+        """The caches of all members."""
+        return CacheBundle([member.start(source, rows, capacity) for member in self.members])
+
+    def step(self, tokens: Tensor, cache: CacheBundle, valid: Tensor | None = None) -> Tensor:
+        """The mean of the members' probabilities, as logits."""
+        pairs = zip(self.members, cache.caches, strict=True)
+        return mean_logprobs([member.step(tokens, own, valid) for member, own in pairs])
+
+
+def mean_logprobs(logits: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of the probabilities."""
+    each = torch.stack([scores.float().log_softmax(-1) for scores in logits])
+    return each.logsumexp(0) - log(len(logits))
+
+
+class EncodedSources(nn.Module):
+    """A model whose sources are the outputs of its encoder."""
+
+    def __init__(self, model: SpeechModel) -> None:
+        super().__init__()
+        self.model: Any = as_module(model)
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Any:
+        assert source is not None and rows == len(source)
+        return self.model.start_encoded(Encoded(source.values, source.valid), rows, capacity)
+
+    def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.model.step(tokens, cache, valid)
+        return logits
+
+
+def source_rows(encoded: Encoded) -> list[Inputs]:
+    """The rows of a batch as sources."""
+    return [Inputs("frames", row[None]) for row in torch.unbind(encoded.states)]
 
 
 class PrefixCache:
