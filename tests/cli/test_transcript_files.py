@@ -13,7 +13,8 @@ import pytest
 import soundfile
 
 import regard
-from regard.cli import main, recording_progress
+from regard.cli import files as recording_files
+from regard.cli import main
 from regard.cli.transcript_files import NAMES, needs_words
 from regard.config.run import change_settings
 from regard.formats.subtitles import FORMATS
@@ -245,12 +246,12 @@ def test_a_terminal_shows_the_position_in_a_recording(
     lines(capsys, "predict", run, "talk.wav")
     assert main(["predict", str(run), "talk.wav"]) == 0 and capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(recording_progress, "PAUSE", 0.0)
+    monkeypatch.setattr(recording_files, "PAUSE", 0.0)
     monkeypatch.setenv("COLUMNS", "40")
     assert main(["predict", str(run), "talk.wav"]) == 0
-    shown = capsys.readouterr().err.split(recording_progress.CLEAR)
+    shown = capsys.readouterr().err.split(recording_files.CLEAR)
     length = soundfile.info("talk.wav").duration
     assert shown[0] == shown[-1] == "" and len(shown) > 3
     assert shown[1:-1] == sorted(shown[1:-1]) and shown[1] == f"talk.wav  0:00:01 of 0:00:{round(length):02}"
-    recording_progress.RecordingProgress(sys.stderr).show("n" * 60, 1.0, 3723.0)
-    assert capsys.readouterr().err == f"{recording_progress.CLEAR}{'n' * 19}  0:00:01 of 1:02:03"
+    recording_files.RecordingProgress(sys.stderr).show("n" * 60, 1.0, 3723.0)
+    assert capsys.readouterr().err == f"{recording_files.CLEAR}{'n' * 19}  0:00:01 of 1:02:03"

@@ -13,7 +13,8 @@ import soundfile
 from helpers.whisper import write_multilingual
 
 import regard
-from regard.cli import main, recording_progress
+from regard.cli import files as recording_files
+from regard.cli import main
 from regard.synthetic import morse
 from regard.training import curves
 
@@ -101,10 +102,10 @@ def test_a_terminal_shows_the_position(
     sequential: str, inside: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(recording_progress, "PAUSE", 0.0)
+    monkeypatch.setattr(recording_files, "PAUSE", 0.0)
     given = [f"decode.sequential={sequential}", "decode.temperatures=[0]", "decode.max_tokens=5", "decode.batch=1"]
     assert main(["predict", "whisper-small", "talk.mp3", *given]) == 0
-    shown = [each for each in capsys.readouterr().err.split(recording_progress.CLEAR) if each]
+    shown = [each for each in capsys.readouterr().err.split(recording_files.CLEAR) if each]
     assert shown and all(re.fullmatch(r"talk\.mp3  0:00:0\d of 0:00:0\d", each) for each in shown)
     assert shown == sorted(shown)
     shutil.copy("talk-1.wav", "one.wav")  # of one window
