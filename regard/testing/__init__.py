@@ -1,4 +1,7 @@
-"""Tests for families, built-in or a user's own: the laws that every family keeps, as functions."""
+"""Tests for families, built-in or a user's own: the laws that every family keeps, as functions.
+
+Tests of the package itself are in the folder `tests` of the repository.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -640,8 +640,7 @@ TWICE = """
 import sys
 from pathlib import Path
 from regard.config.data.texts import TextData
-from regard.config.train import Train
-from regard.data import token_cache
+from regard.data.datasets import token_cache
 from regard.data.datasets.corpus import Corpus
 from regard.data.sources.documents import open_documents
 from regard.processors.text.tokenizers import load_tokenizer

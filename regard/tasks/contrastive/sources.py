@@ -80,7 +80,7 @@ class ItemModality(ABC):
         raise NotImplementedError
 
 
-class PairedImages(ItemModality):
+class ImagePairs(ItemModality):
     """Images with captions; the embedded ones are scenes of colored shapes."""
 
     noun, field, example = "image", "image", "test.tsv"
@@ -113,7 +113,7 @@ class PairedImages(ItemModality):
         return open_images(name, data)
 
 
-class PairedSounds(ItemModality):
+class SoundPairs(ItemModality):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
     noun, field, example = "recording", "sound", "test.tsv"
@@ -150,7 +150,7 @@ class PairedSounds(ItemModality):
         return open_sounds(name, data)
 
 
-class PairedTexts(ItemModality):
+class TextPairs(ItemModality):
     """Pairs of texts; the embedded ones are dates."""
 
     noun, field, example = "text", "source", "test.tsv"
@@ -180,7 +180,7 @@ class PairedTexts(ItemModality):
         raise UserError(f"this run compares texts and was given {what}; give texts, or use a run of images")
 
 
-SOURCES: dict[TensorKind, ItemModality] = {"pixels": PairedImages(), "frames": PairedSounds(), "tokens": PairedTexts()}
+SOURCES: dict[TensorKind, ItemModality] = {"pixels": ImagePairs(), "frames": SoundPairs(), "tokens": TextPairs()}
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:
