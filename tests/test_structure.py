@@ -379,3 +379,27 @@ def test_spelling_and_vocabulary(words: tuple[str, ...]) -> None:
             line = FORMER.sub("", line)
             found += [f"{path.relative_to(ROOT)}:{number} {match.group(0)!r}" for match in pattern.finditer(line)]
     assert not found, f"{len(found)} places\n" + "\n".join(found[:60])
+
+
+def test_the_picture_of_the_packages_shows_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "images")
+    import make_packages
+
+    drawn = [set(names.split()) for _, names, _ in reversed(make_packages.ROWS)]
+    packages = [{name.partition(".")[0] for name in names} - {"__main__"} for names in LEVELS]
+    merged = [names for number, names in enumerate(packages) if number == 0 or names != packages[number - 1]]
+    assert drawn == merged
+    assert (ROOT / "docs" / "images" / "packages.svg").read_text(encoding="utf-8") == make_packages.draw_packages()
+
+
+def test_the_paths_in_the_docs_exist() -> None:
+    missing = []
+    for page in tracked("docs/*.md", "README.md", "CONTRIBUTING.md"):
+        for name in re.findall(r"`((?:\w+/)+[\w.<>-]*)`", page.read_text(encoding="utf-8")):
+            places = [ROOT / name, ROOT / "regard" / name]
+            if name.split("/")[0] in CODE_FOLDERS and "<" not in name and not any(place.exists() for place in places):
+                missing.append(f"{page.relative_to(ROOT)}: {name}")
+    assert not missing, "\n".join(missing)
+
+
+CODE_FOLDERS = {"regard", "tests", "benchmarks", *(path.name for path in (ROOT / "regard").iterdir() if path.is_dir())}

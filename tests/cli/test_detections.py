@@ -10,8 +10,8 @@ from PIL import Image
 
 import regard
 from regard.cli.app import main
-from regard.formats.coco_results import image_ids
 from regard.config.data.images import DetectData
+from regard.formats.coco_results import image_ids
 from regard.look.draw import COLORS, draw_objects
 
 SHAPE = {
