@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .alignment.links import Link, Symmetrization
 from .config import run as config
 from .config.data.base import DataFiles
-from .config.run import ResolvedRun, Run, family_of
+from .config.run import ResolvedRun, Run
 from .data.sources.data_files import evaluation_files
 from .errors import UserError
 from .files import JsonObject, path_name
@@ -81,10 +81,11 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 def _build(run: Run) -> "nn.Module":
     from .adapt.prune import prune
+    from .families import family
     from .tasks.task import size_without_data
 
     run = size_without_data(run)
-    return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
+    return prune(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def show(recipe: str, overrides: Settings) -> str:

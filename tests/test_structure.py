@@ -93,20 +93,11 @@ def level_of(module: str) -> int | None:
     return LEVEL[prefix]
 
 
-def for_typing_only(tree: ast.Module) -> set[ast.AST]:
-    """Nodes below `if TYPE_CHECKING:`."""
-    blocks = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
-
-
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import of the package, also those inside functions."""
+    """(line, module) of every import of the package, also those inside functions and those for types alone."""
     module, tree = module_of(path), TREES[path]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    skipped = for_typing_only(tree)
     for node in ast.walk(tree):
-        if node in skipped:
-            continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names if name.name.split(".")[0] == "regard")
         elif isinstance(node, ast.ImportFrom):

@@ -6,7 +6,7 @@ Built-in families and tasks are registered by import name, so that settings do n
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from ..errors import UserError
 
@@ -97,7 +97,7 @@ TASKS: Registry[Entry] = Registry(
 )  # fmt: skip
 
 
-def load_module(source: Entry, part: str = "") -> Any:
+def load_module(source: Entry, part: str = "") -> ModuleType:
     """The module behind an entry. A built-in task has its settings and its code in two modules, `part` of a package."""
     if isinstance(source, ModuleType):
         return source

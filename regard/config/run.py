@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -29,9 +29,6 @@ from .task_settings import metrics_of, task_settings
 from .train import Train
 from .tuning import Tune, Untuned
 from .types import Base, Strings
-
-if TYPE_CHECKING:
-    from ..families.protocols import Family
 
 Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
 ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
@@ -115,14 +112,29 @@ class Run(Base):
         return self.model_dump(mode="json")
 
 
-def family_of(name: object) -> "Family":
-    """The module of a family, with Config, SIZES, SPEC and Model."""
+class FamilySettings(Protocol):
+    """What settings need of the module of a family. `families.protocols.Family` has all of it."""
+
+    @property
+    def Config(self) -> type[Base]:
+        """The settings of its models."""
+
+    @property
+    def SIZES(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings by the name of a size."""
+
+    @property
+    def SPEC(self) -> Any:
+        """What its models read and write, and how they start from others."""
+
+
+def family_of(name: object) -> FamilySettings:
+    """The settings of a family by name."""
     if name is None:
         raise ValueError(f"model.family is missing; {one_of(name, list(FAMILIES))}")
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(f"model.family is {format_value(name)}; {one_of(name, list(FAMILIES))}")
-    module: Family = load_module(FAMILIES[name])
-    return module
+    return cast(FamilySettings, load_module(FAMILIES[name]))
 
 
 @dataclass(frozen=True)
@@ -334,7 +346,7 @@ def _task_sections(layers: list[Layer]) -> dict[str, type]:
     return {"data": sections.data, "decode": sections.decode, "eval": sections.eval}
 
 
-def _add_size(draft: SettingsDraft, module: "Family", size: object) -> None:
+def _add_size(draft: SettingsDraft, module: FamilySettings, size: object) -> None:
     """Add the settings of a size: above all earlier layers, below the other keys of the layer that names the size."""
     if not isinstance(size, str) or size not in module.SIZES:
         draft.errors.append(f"model.size is {format_value(size)}; {one_of(size, list(module.SIZES))}")

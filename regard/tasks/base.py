@@ -12,12 +12,13 @@ from torch import nn
 
 from ..adapt.prune import prune
 from ..config.data.base import DataFiles
-from ..config.run import Run, change_settings, family_of
+from ..config.run import Run, change_settings
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.source import Source
 from ..data.sources.holdout import hold_out
 from ..data.sources.lines import line_examples
 from ..errors import UserError
+from ..families import family
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet, TagProcessor
 from ..processors.text.processor import TextProcessor
@@ -228,7 +229,7 @@ def with_inputs(run: Run, modalities: Collection[str]) -> Run:
 def build_model(run: Run) -> Any:
     """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
-    return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
+    return prune(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def view_title(run: Run) -> str:

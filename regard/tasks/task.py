@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 
@@ -69,7 +69,7 @@ def spec_of(name: str) -> ModelSpec:
     return family(name).SPEC
 
 
-def task_module(name: str) -> Any:
+def task_module(name: str) -> ModuleType:
     """The module of a task by name."""
     return load_module(TASKS[name], "task")
 

@@ -6,8 +6,8 @@ Tests of the package itself are in the folder `tests` of the repository.
 from collections.abc import Mapping
 from typing import Any
 
-from ..config.run import family_of
 from ..errors import UserError
+from ..families import family as find_family
 from ..families.protocols import Family
 from ..families.spec import Output
 from ..parts.inputs import TensorKind
@@ -46,7 +46,7 @@ def check_family(family: Family | str, settings: Mapping[str, Any] | None = None
     `family` is a module, or the name of a registered family; `settings` change its config. The first broken law raises
     BrokenLaw, which says what is wrong.
     """
-    module = family_of(family) if isinstance(family, str) else family
+    module = find_family(family) if isinstance(family, str) else family
     checked = []
     for modality, output in outputs_of(module):
         for name, law in laws_of(modality, output).items():

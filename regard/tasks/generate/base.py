@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ...config.decode import NEUTRAL_SAMPLING, DecodeBase
-from ...config.run import Run, family_of
+from ...config.run import Run
 from ...config.strategies import Beam, BestPath, DecodeStrategy, Greedy, ParallelStrategy, Sample, TokenRules
 from ...decode import (
     Ensemble,
@@ -21,6 +21,7 @@ from ...decode import (
 )
 from ...decode.search.constraints import ConstraintTokenizer
 from ...errors import UserError
+from ...families import family
 from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from ..notices import require_finite
 from ..requests import (
@@ -66,7 +67,7 @@ class TextGeneration:
     def check_kind(self, settings: DecodeBase) -> None:
         """Refuse a decode.kind that the family does not declare."""
         name = self.run.model.family
-        if settings.kind not in (known := family_of(name).SPEC.strategies):
+        if settings.kind not in (known := family(name).SPEC.strategies):
             problem = f"decode.kind is {settings.kind} and model.family={name} decodes by {' or '.join(known)}"
             raise UserError(f"{problem}; use one of these")
 

@@ -12,7 +12,7 @@ from torch import nn
 from ...config.data.base import DataFiles
 from ...config.data.sound import SoundData
 from ...config.decode import Seq2SeqDecode
-from ...config.run import Run, family_of
+from ...config.run import Run
 from ...config.strategies import BestPath
 from ...data.datasets.sounds import EncodeTargets, PlainTranscripts, SoundDataset
 from ...data.loading.loader import Loader
@@ -21,6 +21,7 @@ from ...data.sources.sounds import open_sounds, transcribed_sounds
 from ...decode import Hypothesis, Suppress, strategy_from
 from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
 from ...errors import UserError
+from ...families import family
 from ...families.protocols import SpeechModel, as_module
 from ...look import AttentionView, Which
 from ...metrics.labels import BootstrapResult
@@ -303,7 +304,7 @@ class TranscribeJob(TrainingJob):
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     splits = open_splits(run, data_split)
-    window = family_of(run.model.family).SPEC.window(run.model)
+    window = family(run.model.family).SPEC.window(run.model)
     target, sound = kept_tokenizer(kept, TEXT), kept.get(SOUND)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
