@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "regard").rglob("*.py"))
 BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*PACKAGE, *BENCHMARKS]}
 BUDGETS = json.loads(Path(__file__).with_name("structure_budgets.json").read_text(encoding="utf-8"))
 
 # Lowest first. A module may import its own level and lower ones; the longest prefix of its name decides its level.
@@ -78,6 +78,11 @@ RETIRED = (
 )  # fmt: skip
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -95,7 +100,7 @@ def level_of(module: str) -> int | None:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, module) of every import of the package, also those inside functions and those for types alone."""
-    module, tree = module_of(path), TREES[path]
+    module, tree = module_of(path), tree_of(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -160,8 +165,8 @@ def place_of(path: Path) -> str:
 
 def test_functions_and_constructors_are_small() -> None:
     large = []
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path in [*PACKAGE, *BENCHMARKS]:
+        for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION:
@@ -182,7 +187,7 @@ def package_classes() -> dict[str, ast.ClassDef]:
     """Every class of the package by name; those of families, which share two names, by module and name."""
     classes = {}
     for path in PACKAGE:
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 shared = node.name in SAME_IN_EVERY_FAMILY and path.parent.name == "families"
                 classes[f"{path.stem}.{node.name}" if shared else node.name] = node
@@ -215,7 +220,7 @@ def test_a_folder_has_few_files_and_says_what_belongs_in_it() -> None:
         folder
         for folder in {place_of(path.parent) for path in PACKAGE}
         if not (ROOT / folder / "__init__.py").exists()
-        or len((ast.get_docstring(TREES[ROOT / folder / "__init__.py"]) or "").split()) < 8
+        or len((ast.get_docstring(tree_of(ROOT / folder / "__init__.py")) or "").split()) < 8
     ]
     assert not full and not silent, f"{full} {silent}"
 
@@ -223,7 +228,7 @@ def test_a_folder_has_few_files_and_says_what_belongs_in_it() -> None:
 def test_a_class_name_has_one_meaning() -> None:
     places = defaultdict(list)
     for path in PACKAGE:
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(place_of(path))
     shared = {
@@ -237,7 +242,7 @@ def test_a_class_name_has_one_meaning() -> None:
 def test_a_public_function_name_has_one_meaning() -> None:
     places = defaultdict(list)
     for path in PACKAGE:
-        for node in TREES[path].body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
                 places[node.name].append(place_of(path))
     shared = {}
@@ -252,7 +257,7 @@ def test_a_public_function_name_has_one_meaning() -> None:
 def test_any_in_public_signatures_only_becomes_less() -> None:
     counts = Counter[str]()
     for path in PACKAGE:
-        for signature in public_signatures(TREES[path].body):
+        for signature in public_signatures(tree_of(path).body):
             count = sum(
                 isinstance(node, ast.Name) and node.id == "Any" for part in signature for node in ast.walk(part)
             )
@@ -280,7 +285,7 @@ def test_no_code_asks_which_family_it_has() -> None:
     for path in PACKAGE:
         if {"families", "formats"} & set(path.relative_to(ROOT).parts):
             continue
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Compare) and compares_with_constant(node, {"family"}):
                 found.append(f"{place_of(path)}:{node.lineno} {ast.unparse(node)}")
     assert not found, "\n".join(found)
@@ -291,7 +296,7 @@ def test_questions_about_modality_and_family_only_become_fewer() -> None:
     counts = Counter[str]()
     for path in PACKAGE:
         if not {"families", "processors", "modalities", "formats"} & set(path.relative_to(ROOT).parts):
-            counts[place_of(path)] += sum(asks_for_type(node) for node in ast.walk(TREES[path]))
+            counts[place_of(path)] += sum(asks_for_type(node) for node in ast.walk(tree_of(path)))
     check_budget("questions about modality or family", {name: count for name, count in counts.items() if count})
 
 
