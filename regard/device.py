@@ -10,11 +10,13 @@ from .errors import UserError
 def resolve_device(name: str) -> torch.device:
     """The device named auto, cpu, cuda, cuda:1 or mps.
 
-    auto is a CUDA device, or the CPU if there is none: the first one, or that of this process under torchrun.
+    auto is a CUDA device, or the CPU if there is none. It is the first one or, under torchrun, that of this process.
     """
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    backend = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
+        device = (
+            torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if backend == "cuda" else torch.device(backend)
+        )
     except RuntimeError as error:
         raise UserError(f"device={name} is not a device; expected auto, cpu, cuda, cuda:1 (a number) or mps") from error
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):

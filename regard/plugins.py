@@ -7,7 +7,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from .config.registry import FAMILIES, TASKS, describe
+from .config.registry import FAMILIES, TASKS, describe_error
 from .errors import UserError
 from .processors.base import PROCESSORS
 from .processors.text.custom import CustomTokenizer
@@ -78,7 +78,7 @@ def load_plugin(source: str) -> None:
         sys.modules.pop(path.stem, None)
         if isinstance(error, UserError):
             raise
-        raise UserError(f"the plugin {source} cannot be loaded ({describe(error)}); correct it") from error
+        raise UserError(f"the plugin {source} cannot be loaded ({describe_error(error)}); correct it") from error
 
 
 def _refuse_shadowing(path: Path) -> None:
@@ -101,7 +101,9 @@ def _import(module: ModuleType | str) -> ModuleType:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the plugin module {module} cannot be imported ({describe(error)}); correct it") from error
+        raise UserError(
+            f"the plugin module {module} cannot be imported ({describe_error(error)}); correct it"
+        ) from error
 
 
 def _require(module: ModuleType, kind: str, parts: dict[str, str]) -> None:

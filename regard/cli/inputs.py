@@ -99,7 +99,7 @@ class InputReader:
         """The texts of files, or of stdin."""
         rule = self.predictor.input_rule()
         if "data.columns" in self.changes:
-            rule = replace(rule, asked=self.predictor.run.data.columns)
+            rule = replace(rule, columns=self.predictor.run.data.columns)
         names = names or ["-"]
         prefixes = self._prefixes(names)
         return [self._texts(name, rule, prefix) for name, prefix in zip(names, prefixes, strict=True)]
@@ -199,8 +199,8 @@ class InputReader:
 
     def _by_name(self, rule: "ColumnRule", format: str) -> "ColumnRule":
         """The rule for a table whose columns always have names: numbers from the run belong to a table without."""
-        numbers = format not in ("tsv", "csv") and all(each.isdecimal() for each in rule.asked)
-        return replace(rule, asked=()) if numbers and "data.columns" not in self.changes else rule
+        numbers = format not in ("tsv", "csv") and all(each.isdecimal() for each in rule.columns)
+        return replace(rule, columns=()) if numbers and "data.columns" not in self.changes else rule
 
     def _records(self, name: str, rule: "ColumnRule") -> Iterator[tuple[tuple[Any, ...], Record | None]]:
         """The sides of every record of a table; those of an invalid record are empty. It is opened and checked now."""

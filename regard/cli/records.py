@@ -73,7 +73,7 @@ def _choose_columns(line: str, rule: "ColumnRule") -> "Choice | None":
     names = [] if record is None else record_names(record)
     lower = [name.lower() for name in names]
     known = (role.find(lower, ()) for role in rule.roles[: rule.needed])
-    return rule.by_name(names) if names and (rule.asked or all(known)) else None
+    return rule.by_name(names) if names and (rule.columns or all(known)) else None
 
 
 def _parse_record(line: str, field: str) -> Record | None:

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from ..errors import UserError
-from ..progress import shown_progress
+from ..progress import show_progress
 from .arguments import AFTER_DASHES, QUIET, take_quiet
 from .io import one_line
 
@@ -133,7 +133,7 @@ def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
         raise UserError(f"there is no verb {verb!r}; {hint}")
     AFTER_DASHES.set(len(arguments) - 1 - arguments.index("--") if "--" in arguments else 0)
-    with shown_progress(QUIET.get()), command.make_context(program, arguments or ["--help"]) as context:
+    with show_progress(QUIET.get()), command.make_context(program, arguments or ["--help"]) as context:
         command.invoke(context)
 
 

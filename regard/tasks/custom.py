@@ -14,8 +14,8 @@ from ..training.custom import (
     FunctionObjective,
     LossFunction,
     check_custom,
+    custom_settings,
     measure_examples,
-    own_settings,
 )
 from .base import TrainingJob
 
@@ -31,7 +31,7 @@ class CustomParts:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that record the functions in run.json, by dotted key."""
-        return own_settings(self.loss, self.metrics)
+        return custom_settings(self.loss, self.metrics)
 
     @property
     def processors(self) -> dict[str, Processor]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..data.files.in_memory import kind_of
+from ..data.files.in_memory import type_name
 from ..errors import UserError
 
 
@@ -56,7 +56,7 @@ def describe_type(value: object) -> str:
     """The type of a value, for people: None, a dict, an int."""
     if value is None:
         return "None"
-    kind = kind_of(value)
+    kind = type_name(value)
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 

@@ -5,7 +5,7 @@ The loop knows objectives and steps, not tasks. Creating and resuming a run belo
 """
 
 from .checkpoint import load_model, save_model
-from .loop import fit
+from .loop import run_training
 from .protocols import Outcome
 
-__all__ = ["Outcome", "fit", "load_model", "save_model"]
+__all__ = ["Outcome", "load_model", "run_training", "save_model"]

@@ -142,11 +142,11 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def work(stream: io.StringIO, seconds: float) -> str:
-        with progress.shown_progress(stream=stream):
+        with progress.show_progress(stream=stream):
             for some in progress.track([[1, 2]] * 5, "texts", 10, len):
                 now[0] += seconds
                 list(progress.track(some, "inner"))  # it does not report inside
-            progress.stage("writing")
+            progress.report_stage("writing")
         return stream.getvalue()
 
     assert work(io.StringIO(), 0.1) == ""  # quick work shows nothing
@@ -156,5 +156,5 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     shown = work(Terminal(), 1.0)
     assert "texts 6/10" in shown and shown.count(progress.CLEAR) == 5 and progress.METER.get() is None
-    with progress.shown_progress(quiet=True):
+    with progress.show_progress(quiet=True):
         assert list(progress.track([1], "x")) == [1] and progress.METER.get() is None

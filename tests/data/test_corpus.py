@@ -428,7 +428,7 @@ def test_holdout_split(tmp_path, block, document):
     assert open_documents(some, "train").name == f"all but the last 10 % of {tmp_path / 'a'}"
     named = data(tmp_path, train=some.train, valid=write(tmp_path / "v", "v"), document="file", holdout=0.1)
     assert units(open_documents(named, "train")) == [content] and units(open_documents(named, "valid")) == ["v"]
-    assert units(open_documents(some, "valid", sides=named.valid)) == ["v"]
+    assert units(open_documents(some, "valid", files=named.valid)) == ["v"]
     with pytest.raises(UserError, match="no test data"):
         open_documents(some, "test")
 

@@ -97,7 +97,7 @@ class ClassifyJob(LabelJob):
         model: Any = self.predictor.model
         if self.kind == "regression":
             train = self.splits["train"]
-            model.classes.bias.fill_(sum(float(train.side(i, 1)) for i in range(len(train))) / len(train))
+            model.classes.bias.fill_(sum(float(train.field(i, 1)) for i in range(len(train))) / len(train))
         elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
             assert isinstance(self.objective, LabelObjective)
             start_ngrams(model, dataset, self.objective)
@@ -114,7 +114,7 @@ class ClassifyJob(LabelJob):
     def _baselines(self) -> dict[str, float]:
         """The scores of the baselines on the validation data."""
         valid = self.splits["valid"]
-        references = [valid.side(index, 1) for index in range(len(valid))]
+        references = [valid.field(index, 1) for index in range(len(valid))]
         found = self.predictor.majority_baseline(references)
         if self.run.eval.baseline:
             found |= StoredBaseline(self.predictor.folder).score(valid, self.kind)

@@ -9,7 +9,7 @@ from ...config.data.mixed import ContrastiveData
 from ...config.run import Run
 from ...data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
 from ...data.datasets.sounds import STRIDE
-from ...data.files.in_memory import kind_of
+from ...data.files.in_memory import type_name
 from ...data.source import Source
 from ...data.sources.image_texts import image_texts
 from ...data.sources.images import is_image_name, open_images
@@ -176,7 +176,7 @@ class TextPairs(ItemModality):
     def is_source(self, x: object) -> bool:
         if isinstance(x, str):
             return False
-        what = f"the file {x}" if isinstance(x, PathLike) else f"a value of type {kind_of(x)}"
+        what = f"the file {x}" if isinstance(x, PathLike) else f"a value of type {type_name(x)}"
         raise UserError(f"this run compares texts and was given {what}; give texts, or use a run of images")
 
 

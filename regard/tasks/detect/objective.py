@@ -69,7 +69,7 @@ LABEL_NOISE = 0.2  # share of the labels that are drawn at random
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # shapes follow the objects
-def add_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
+def add_box_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
     """Every object once in each of `groups`, with its own noise."""
     count = true.labels.size(1)
     boxes, chosen = true.boxes.repeat(1, groups, 1), true.labels.clamp(min=0).repeat(1, groups)
@@ -102,7 +102,7 @@ class DetectionObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         model, true = cast(BoxModel, self.model), true_objects(batch["label"], batch["boxes"])
-        noised = add_noise(true, model.denoising, self.labels) if model.denoising else None
+        noised = add_box_noise(true, model.denoising, self.labels) if model.denoising else None
         loss = training_loss(model.detect(batch["image"], noised), true, model.denoising)
         return LossSum(TENTHS * loss.classes, {"boxes": loss.boxes})
 

@@ -78,7 +78,7 @@ def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, split
 
 def label_side(examples: Source) -> list[str]:
     """The labels of examples, whose other sides are not read."""
-    return [examples.side(index, 1) for index in range(len(examples))]
+    return [examples.field(index, 1) for index in range(len(examples))]
 
 
 class LabelJob(TrainingJob):
@@ -101,6 +101,6 @@ class LabelJob(TrainingJob):
     def _label_facts(self) -> list[str]:
         counts = {"train": self.predictor.labels.counts}
         for name in self.splits.keys() - counts:
-            targets = (self.splits[name].side(index, 1) for index in range(len(self.splits[name])))
+            targets = (self.splits[name].field(index, 1) for index in range(len(self.splits[name])))
             counts[name] = Counter(chain(*((each,) if isinstance(each, str) else each for each in targets)))
         return [f"{name}: {describe_labels(each)}" for name, each in counts.items()]

@@ -119,7 +119,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         """A column `prompt`, else the one that training reads."""
         trained = tuple(name.lower() for name in self.run.data.columns)
         role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
-        return replace(self.column_rule(), roles=(role,), asked=())
+        return replace(self.column_rule(), roles=(role,), columns=())
 
     def score(self, texts: str | Iterable[str], targets: None = None, details: bool = False) -> Answer:
         """ln P(text) from its start to END; with details also per token."""

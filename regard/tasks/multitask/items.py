@@ -17,8 +17,8 @@ from ...data.sources.manifest import (
     SUFFIXES,
     TEXT,
     is_media_name,
-    kind_of_name,
     manifest_items,
+    modality_of_name,
     parse_line,
 )
 from ...data.sources.media import is_tree
@@ -53,9 +53,9 @@ def as_item(x: Any) -> Item:
             line = parse_line({key: each for key, each in x.items() if each is not None}, required=False)
         except ValueError as error:
             raise UserError(f"an input has {error}") from error
-        return Item(line.tag.kind, line.value, line.tag.task if x.get("task") else None)
+        return Item(line.tag.modality, line.value, line.tag.task if x.get("task") else None)
     if isinstance(x, str | os.PathLike):
-        kind = kind_of_name(os.fspath(x))
+        kind = modality_of_name(os.fspath(x))
         if kind is None and not isinstance(x, str):
             raise UserError(f"{x} is neither an image nor a recording by its name; {EXPECTED}")
         return Item(kind or TEXT, x if kind is None else Path(x))
@@ -76,14 +76,14 @@ def open_items(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         names = [each for each in tree.names if is_media_name(each)]
         if not names:
             raise UserError(f"{name} has neither images nor recordings; expected files such as .png or .wav")
-        return ((tree.location(each), {kind_of_name(each) or "": tree.content(each)}) for each in names)
+        return ((tree.location(each), {modality_of_name(each) or "": tree.content(each)}) for each in names)
     suffix = plain_suffix(name)
     if suffix in SUFFIXES:
         return manifest_items(name)
     if suffix == ".txt":
         lines = TextLines([name])
         return ((lines.location(number), {TEXT: text}) for number, text in enumerate(lines))
-    if (kind := kind_of_name(name)) is None:
+    if (kind := modality_of_name(name)) is None:
         raise UserError(
             f"{name} is neither an image nor a recording by its name; expected one, or texts in a .txt file, or a "
             ".jsonl manifest"

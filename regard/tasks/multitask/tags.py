@@ -29,7 +29,7 @@ class TaskTags:
     def of(cls, mixture: TaskMixture, first: int) -> "TaskTags":
         counts: dict[str, int] = {}
         for tag in mixture.tags:
-            label = f"{tag.kind}{BETWEEN}{tag.task}"
+            label = f"{tag.modality}{BETWEEN}{tag.task}"
             counts[label] = counts.get(label, 0) + 1
         return cls(LabelSet(counts), first)
 
@@ -47,7 +47,7 @@ class TaskTags:
             if task not in self.tasks:
                 raise UserError(f"decode.task is {task!r}, which this run did not learn; {one_of(task, self.tasks)}")
             return task
-        own = [tag.task for tag in self.pairs if tag.kind == kind]
+        own = [tag.task for tag in self.pairs if tag.modality == kind]
         if len(own) != 1:
             raise UserError(
                 f"this run has {len(own)} tasks for inputs of kind {kind}; choose one: decode.task={own[0]}"
@@ -59,18 +59,18 @@ class TaskTags:
         known = set(self.pairs)
         for index, tag in enumerate(mixture.tags):
             if tag not in known:
-                names = [f"{each.task} ({each.kind})" for each in self.pairs]
+                names = [f"{pair.task} ({pair.modality})" for pair in self.pairs]
                 raise UserError(
-                    f"{key}: {mixture.location(index)} has the task {tag.task} ({tag.kind}), which data.train never "
-                    f"has; expected {', '.join(names)}"
+                    f"{key}: {mixture.location(index)} has the task {tag.task} ({tag.modality}), which data.train "
+                    f"never has; expected {', '.join(names)}"
                 )
 
     def require_kinds(self, mixture: TaskMixture, key: str) -> None:
         """Refuse data that lack a kind of inputs that training data have."""
         for tag in self.pairs:
-            if tag.kind not in mixture.kinds:
+            if tag.modality not in mixture.modalities:
                 raise UserError(
-                    f"{key}: {mixture.name} has no line with {tag.kind!r}, and data.train has; add some, so that "
+                    f"{key}: {mixture.name} has no line with {tag.modality!r}, and data.train has; add some, so that "
                     "every kind of inputs is validated"
                 )
 

@@ -188,7 +188,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         found, tasks = self.evaluate_tasks(mixture, {"nbest": 1})
         losses = self.losses(mixture)
         metrics: Metrics = {"examples": len(mixture), **mean_metrics(tasks), **losses}
-        references = [str(mixture.side(index, 2)) for index in range(len(mixture))]
+        references = [str(mixture.field(index, 2)) for index in range(len(mixture))]
         return metrics | {"tasks": MetricsByTask(tasks)}, found, references
 
     def paired_test(
@@ -207,12 +207,12 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         tasks: dict[str, dict[str, Any]] = {}
         for indices in group_indices(mixture.tags, lambda tag: tag):
             tag = mixture.tags[indices[0]]
-            inputs = ({tag.kind: mixture.side(index, 1)} for index in indices)
+            inputs = ({tag.modality: mixture.field(index, 1)} for index in indices)
             outputs = self.predict(inputs, **{**decode, "task": tag.task})
-            references = [str(mixture.side(index, 2)) for index in indices]
+            references = [str(mixture.field(index, 2)) for index in indices]
             alone = sum(other.task == tag.task for other in self.tags.pairs) == 1
-            name = tag.task if alone else f"{tag.task} ({tag.kind})"
-            tasks[name] = self.kinds[tag.kind].metrics(outputs, references, self.run.eval)
+            name = tag.task if alone else f"{tag.task} ({tag.modality})"
+            tasks[name] = self.kinds[tag.modality].metrics(outputs, references, self.run.eval)
             for index, text in zip(indices, outputs, strict=True):
                 found[index] = text
         return found, tasks
@@ -220,8 +220,8 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
     def losses(self, mixture: TaskMixture) -> dict[str, float]:
         """Nats per target token, END included, without label smoothing: of all, and of every kind; and perplexity."""
         nats, tokens = dict[str, float](), dict[str, int]()
-        for kind in mixture.kinds:
-            examples, size = mixture.of_kind(kind), self.run.decode.batch
+        for kind in mixture.modalities:
+            examples, size = mixture.of_modality(kind), self.run.decode.batch
             nats[kind], tokens[kind] = 0.0, 0
             for first in range(0, len(examples), size):
                 raws, targets = zip(*examples[first : first + size], strict=True)
@@ -230,7 +230,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
                 nats[kind] -= sum(map(sum, logprobs))
                 tokens[kind] += sum(map(len, logprobs))
         loss = sum(nats.values()) / max(sum(tokens.values()), 1)
-        by_kind = {f"{kind}_loss": nats[kind] / max(tokens[kind], 1) for kind in mixture.kinds}
+        by_kind = {f"{kind}_loss": nats[kind] / max(tokens[kind], 1) for kind in mixture.modalities}
         return {"loss": loss, "perplexity": float(np.exp(loss)), **by_kind}
 
     @torch.no_grad()
@@ -322,7 +322,7 @@ class MultitaskJob(TrainingJob):
         self.objective = Seq2SeqCtcObjective(as_module(predictor.model), run.train.smoothing, tokenizer.pad)
         targets = TaggedTargets(tokenizer, dict(zip(tags.tasks, tags.ids, strict=True)))
         members = {
-            name: kind.dataset(train.of_kind(name), targets, tokenizer.pad, run)
+            name: kind.dataset(train.of_modality(name), targets, tokenizer.pad, run)
             for name, kind in predictor.kinds.items()
         }
         strides = {name: kind.stride for name, kind in predictor.kinds.items()}
@@ -356,7 +356,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     if "valid" in splits:
         tags.require_known(splits["valid"], "data.valid")
         tags.require_kinds(splits["valid"], "data.valid")
-    kinds = new_kinds(run, kept, tokenizer, {kind: train.of_kind(kind) for kind in train.kinds})
+    kinds = new_kinds(run, kept, tokenizer, {kind: train.of_modality(kind) for kind in train.modalities})
     run = with_model_settings(run, vocab=tokenizer.size + len(tags.tasks), bins=run.data.bins)
     run = with_inputs(run, {kind.modality for kind in kinds.values()})
     return MultitaskJob(MultitaskPredictor(run, build_model(run), kinds, tokenizer, tags, device), splits)

@@ -16,7 +16,14 @@ from ...data.datasets.collate import IGNORED
 from ...data.datasets.rows import TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
+from ...data.sources.tagged import (
+    SentenceBlock,
+    TagFormat,
+    detect_format,
+    read_first_lines,
+    tag_columns,
+    tagged_sentences,
+)
 from ...data.tables.columns import TAGS, WORDS, ColumnRule
 from ...errors import UserError
 from ...families.protocols import as_module
@@ -91,7 +98,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
         lines = iter(lines)
-        if head := read_head(lines):
+        if head := read_first_lines(lines):
             yield from detect_format(head, self.run.data).blocks(chain(head, lines))
 
     def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
@@ -137,7 +144,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         if not isinstance(given, str):
             return None, list(given)
         lines, name = given.split("\n"), f"sentence {number + 1}"
-        format = detect_format(read_head(iter(lines)), self.run.data)
+        format = detect_format(read_first_lines(iter(lines)), self.run.data)
         if isinstance(given, SentenceBlock):
             format, name = given.tag_format, f"the sentence at line {given.line}"
         if len(lines) > 1 and not format.word_per_line:
