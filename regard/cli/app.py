@@ -277,7 +277,7 @@ def score(
         raise UserError("score reads texts, and this run reads other files; score them in Python: regard.load(…).score")
     for chunk in track(chunks(InputReader(predictor, changes).examples(files)), "scored", size=len):
         columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
-        count = predictor.item_columns
+        count = predictor.columns
         texts = columns[0] if count == 1 else [*zip(*columns[:count], strict=True)]
         values = predictor.score(texts, columns[count] if len(columns) > count else None, details)
         if details:

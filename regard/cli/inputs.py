@@ -106,7 +106,7 @@ class InputReader:
 
     def examples(self, names: Sequence[str]) -> list[InputFile]:
         """The examples to score: texts, or texts with their targets."""
-        sides, names = self.predictor.sides, names or ["-"]
+        sides, names = self.predictor.fields, names or ["-"]
         rule, tables = self.predictor.column_rule(sides), [self._is_table(name) for name in names]
         if sides == 1 or tables == [True] or names == ["-"]:
             each = zip(names, tables, self._prefixes(names), strict=True)
@@ -148,8 +148,8 @@ class InputReader:
         items = self.predictor.items(self._watch_tabs(decode_lines(lines, _shown(name)), name))
         if self.predictor.multiline or whole:
             return InputFile(map(Entry, items), lines.ready)
-        if self.predictor.item_columns > 1:
-            return self._lines(name, rule, self.predictor.item_columns)
+        if self.predictor.columns > 1:
+            return self._lines(name, rule, self.predictor.columns)
         if self.predictor.field is not None:
             return InputFile((Entry(*each) for each in parse_records(items, self.predictor.field)), lines.ready)
         parsed = parse_rows(items, _shown(name), self._by_name(rule, "jsonl"))
@@ -157,20 +157,20 @@ class InputReader:
 
     def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> InputFile:
         rows = self._records(name, rule)
-        sides = self.predictor.sides
+        sides = self.predictor.fields
         return InputFile(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
 
     def _item(self, row: tuple[Any, ...]) -> Any:
         """What `predict` takes: a text, or a pair of texts."""
-        return row[0] if self.predictor.item_columns == 1 else row[: self.predictor.item_columns]
+        return row[0] if self.predictor.columns == 1 else row[: self.predictor.columns]
 
     def _lines(self, name: str, rule: "ColumnRule", sides: int = 0) -> InputFile:
         """Lines to score: a text each, or a source, a tab and a target, or JSON records; or pairs of texts."""
-        lines, sides = open_lines(name), sides or self.predictor.sides
+        lines, sides = open_lines(name), sides or self.predictor.fields
         rows = parse_rows(decode_lines(lines, _shown(name)), _shown(name), self._by_name(rule, "jsonl"))
         words = [role.name for role in self.predictor.roles[:sides]]
         split: Any = split_at_tab if sides == 2 else lambda line, place: (line,)
-        if self.predictor.item_columns > 1:
+        if self.predictor.columns > 1:
             split = partial(split_at_tabs, words=words)
         numbered = enumerate(rows, 1)
         items = (split(line, f"{_shown(name)}:{n}") if row is None else row[:sides] for n, (line, row, _) in numbered)

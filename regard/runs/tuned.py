@@ -28,7 +28,7 @@ from ..parts.layer import smallest_context
 from ..processors.base import Processor
 from ..tasks.base import Metrics, Record
 from ..tasks.generate.base import group_indices
-from ..tasks.predictor import Answer, AnyPredictor
+from ..tasks.predictor import AnyPredictor, PlainResult
 from ..tasks.requests import Request, Result
 from .pretrained import Pretrained
 
@@ -210,7 +210,7 @@ class AdapterSwitch(AnyPredictor):
         """Select a predictor by name."""
         selected = self[name]
         self.name = name
-        for attribute in ("sides", "roles", "table_formats", "field", "output", "multiline"):
+        for attribute in ("fields", "roles", "table_formats", "field", "output", "multiline"):
             setattr(self, attribute, getattr(selected, attribute))
         return self
 
@@ -235,10 +235,10 @@ class AdapterSwitch(AnyPredictor):
     def record(self, request: Request, result: Result) -> Record:
         return self[request.adapter or self.name].record(request, result)
 
-    def answer(self, request: Request, result: Result) -> Answer:
-        return self[request.adapter or self.name].answer(request, result)
+    def plain_result(self, request: Request, result: Result) -> PlainResult:
+        return self[request.adapter or self.name].plain_result(request, result)
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
         return self.selected.score(texts, targets, details)
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
