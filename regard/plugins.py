@@ -82,9 +82,9 @@ def load_plugin(source: str) -> None:
 
 
 def _refuse_shadowing(path: Path) -> None:
-    """Refuse a file that other code would import in place of the module that it wants."""
-    name, found = path.stem, PathFinder.find_spec(path.stem)
-    other = found is not None and found.origin is not None and Path(found.origin).resolve() != path.resolve()
+    """Refuse a file whose name shadows another module."""
+    name, spec = path.stem, PathFinder.find_spec(path.stem)
+    other = spec is not None and spec.origin is not None and Path(spec.origin).resolve() != path.resolve()
     if other or name in sys.stdlib_module_names:
         raise UserError(f"the plugin {path} has the name of an installed module, {name}; rename the file")
 
@@ -106,11 +106,11 @@ def _import(module: ModuleType | str) -> ModuleType:
         ) from error
 
 
-def _require(module: ModuleType, kind: str, parts: dict[str, str]) -> None:
-    for name, what in parts.items():
+def _require(module: ModuleType, noun: str, parts: dict[str, str]) -> None:
+    for name, description in parts.items():
         if not hasattr(module, name):
-            raise UserError(f"the {kind} module {module.__name__} has no {name}: {what}; see docs/extend.md")
-    if kind == "family" and "tiny" not in module.SIZES:
+            raise UserError(f"the {noun} module {module.__name__} has no {name}: {description}; see docs/extend.md")
+    if noun == "family" and "tiny" not in module.SIZES:
         raise UserError(f"SIZES of the family module {module.__name__} has no size tiny, which its tests use; add it")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..files import atomic_write, json_line
 from ..formats.coco_results import Row, coco_results
-from .files import answers, free_name
+from .files import file_results, free_name
 from .inputs import InputFile
 
 if TYPE_CHECKING:
@@ -36,19 +36,19 @@ def save_detections(
         raise UserError(f"--coco and --draw are for runs of the task detect, and this one is of {predictor.run.task}")
     threshold = predictor.run.decode.threshold
     if coco is not None and not threshold_given:
-        every = predictor.run.decode.model_copy(update={"threshold": 0.0})
-        predictor.run = predictor.run.model_copy(update={"decode": every})
+        decode = predictor.run.decode.model_copy(update={"threshold": 0.0})
+        predictor.run = predictor.run.model_copy(update={"decode": decode})
     rows, names = list[Row](), set[str]()
-    for entry, request, result in answers(predictor, sources):
+    for entry, request, result in file_results(predictor, sources):
         if isinstance(result, UserError):
             print(f"regard: {result}", file=sys.stderr)
             print(json_line({"path": entry.name, "error": str(result)}), flush=True)
             continue
         rows.append((entry.name, result))
-        shown = replace(result, objects=tuple(each for each in result.objects if each.score >= threshold))
-        print(json_line({"path": entry.name, **predictor.record(request, shown)}), flush=True)
+        visible = replace(result, objects=tuple(detected for detected in result.objects if detected.score >= threshold))
+        print(json_line({"path": entry.name, **predictor.record(request, visible)}), flush=True)
         if draw is not None:
-            _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, shown, predictor)
+            _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, visible, predictor)
     if coco is not None:
         with atomic_write(coco) as draft:
             draft.write_text(json_line(coco_results(rows, predictor, _report)) + "\n", encoding="utf-8")

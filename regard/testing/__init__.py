@@ -19,16 +19,16 @@ __all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "laws_of", "make_subj
 
 
 class BrokenLaw(UserError):
-    """A family does not keep a law."""
+    """A family violates a law."""
 
 
 def outputs_of(family: Family) -> list[tuple[TensorKind, Output]]:
-    """What to test of a family: each modality that it reads with each output that it writes."""
+    """The pairs to test of a family: each modality that it reads with each output that it writes."""
     spec = family.SPEC
-    for does, declared, known in (("reads", spec.reads, PROBES), ("writes", spec.writes, SUBJECTS)):
-        if not declared & known.keys():
+    for verb, declared, tested in (("reads", spec.reads, PROBES), ("writes", spec.writes, SUBJECTS)):
+        if not declared & tested.keys():
             declaration = ", ".join(sorted(declared)) or "nothing"
-            raise UserError(f"{family.__name__} {does} {declaration}; there are laws for {', '.join(known)} (SPEC)")
+            raise UserError(f"{family.__name__} {verb} {declaration}; there are laws for {', '.join(tested)} (SPEC)")
     outputs, modalities = spec.writes & SUBJECTS.keys(), spec.reads & PROBES.keys()
     return [(modality, output) for modality in sorted(modalities) for output in sorted(outputs)]
 
@@ -51,11 +51,13 @@ def check_family(family: Family | str, settings: Mapping[str, Any] | None = None
     for modality, output in outputs_of(module):
         for name, law in laws_of(modality, output).items():
             subject = make_subject(module, modality, output, settings)  # a law may change its model
-            what = f"{subject.config.family}, {modality} to {output}"
+            description = f"{subject.config.family}, {modality} to {output}"
             try:
                 law(subject)
             except Exception as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise BrokenLaw(f"{what}: {reason}; {name} is a law of every family (regard.testing.laws)") from error
-            checked.append(f"{what}: {name}")
+                raise BrokenLaw(
+                    f"{description}: {reason}; {name} is a law of every family (regard.testing.laws)"
+                ) from error
+            checked.append(f"{description}: {name}")
     return checked

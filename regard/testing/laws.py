@@ -1,4 +1,4 @@
-"""The laws. Each takes a `Subject` and raises an AssertionError that says what is wrong. It may replace its model."""
+"""The laws. Each takes a `Subject` and raises an AssertionError that states the violation. It may replace its model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +20,9 @@ Law = Callable[[Subject], None]
 CLOSE = 1e-4  # between two computations of the same numbers in another order
 
 
-def require_close(found: Tensor, wanted: Tensor, problem: str, tolerance: float = CLOSE) -> None:
+def require_close(actual: Tensor, expected: Tensor, problem: str, tolerance: float = CLOSE) -> None:
     """Raise BrokenLaw if two tensors differ."""
-    difference = float((found - wanted).abs().max()) if found.numel() else 0.0
+    difference = float((actual - expected).abs().max()) if actual.numel() else 0.0
     assert difference < tolerance, f"{problem} (the largest difference is {difference:.2g})"
 
 
@@ -31,8 +31,8 @@ def shapes(subject: Subject) -> None:
     """Outputs have the declared shape and are finite."""
     examples = subject.sample(5, 5)
     for row, example in zip(subject.batch(examples), examples, strict=True):
-        found, wanted = tuple(row.shape), subject.output_shape(example)
-        assert found == wanted, f"the output of a row has the shape {found}, expected {wanted}"
+        actual, expected = tuple(row.shape), subject.output_shape(example)
+        assert actual == expected, f"the output of a row has the shape {actual}, expected {expected}"
         assert row.isfinite().all(), "an output is not finite"
 
 
@@ -40,8 +40,8 @@ def shapes(subject: Subject) -> None:
 def determinism(subject: Subject) -> None:
     """A model in evaluation mode gives the same bits again."""
     inputs = subject.probe.batch(subject.sample(5, 3))
-    for one, other in zip(subject.read(inputs), subject.read(inputs), strict=True):
-        assert one.equal(other), "the same batch, read twice, has two outputs"
+    for first, second in zip(subject.read(inputs), subject.read(inputs), strict=True):
+        assert first.equal(second), "the same batch, read twice, has two outputs"
 
 
 @torch.no_grad()
@@ -84,13 +84,13 @@ def compare_steps(subject: Subject, capacity: int | None) -> None:
     for lengths in ((4, 2, 3), (1, 1, 1), (1, 1, 1), (3, 0, 2), (1, 1, 1)):
         tokens = torch.randint(4, 40, (3, max(lengths)))
         valid = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-        found = subject.step(tokens, cache, None if valid.all() else valid)
+        outputs = subject.step(tokens, cache, None if valid.all() else valid)
         for row, length in enumerate(lengths):
             texts[row] += tokens[row, :length].tolist()
-            wanted = subject.write(torch.tensor([texts[row]]), [row])[0]
+            expected = subject.write(torch.tensor([texts[row]]), [row])[0]
             if length:
-                require_close(found[row, :length], wanted[-length:], "a step with a cache gives another output")
-    counted = (cache.lengths - cache.prefix_length).tolist()  # without what stands before every text
+                require_close(outputs[row, :length], expected[-length:], "a step with a cache gives another output")
+    counted = (cache.lengths - cache.prefix_length).tolist()  # without the prefix before every text
     assert counted == [10, 5, 8], f"the cache counts {counted} tokens, expected [10, 5, 8]"
 
 
@@ -99,11 +99,11 @@ def packing(subject: Subject) -> None:
     """Several examples in one row give the outputs of separate rows, or packed rows are refused."""
     examples = subject.sample(6, 3, 8)
     try:
-        found = subject.packed(examples)
+        packed_outputs = subject.packed(examples)
     except ValueError as error:
         assert "cannot pack" in str(error), f"a packed row fails: {error}"
         return
-    for packed, separate in zip(found, subject.batch(examples), strict=True):
+    for packed, separate in zip(packed_outputs, subject.batch(examples), strict=True):
         require_close(packed, separate, "an example in a packed row has another output")
 
 
@@ -115,8 +115,8 @@ def saving(subject: Subject) -> None:
         save_model(subject.module, path, 7)
         fresh = subject.family.Model(subject.config).eval()
         assert load_model(fresh, path) == 7
-    for (name, one), other in zip(subject.module.state_dict().items(), fresh.state_dict().values(), strict=True):
-        assert one.equal(other), f"{name} changes when it is saved and loaded"
+    for (name, saved), loaded in zip(subject.module.state_dict().items(), fresh.state_dict().values(), strict=True):
+        assert saved.equal(loaded), f"{name} changes when it is saved and loaded"
     examples = subject.sample(5, 5)
     before, subject.module = subject.batch(examples), fresh
     after = subject.batch(examples)
@@ -151,7 +151,7 @@ def overfit(subject: Subject, inputs: Inputs, targets: Tensor) -> list[Tensor]:
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return [each.detach().clone() for each in parameters]
+    return [parameter.detach().clone() for parameter in parameters]
 
 
 def flat_outputs(subject: Subject, inputs: Inputs) -> Tensor:
@@ -166,9 +166,9 @@ def recording(subject: Subject) -> None:
     plain = subject.read(inputs)
     with record_attention(subject.module) as maps:
         recorded = subject.read(inputs)
-    for row, wanted in zip(recorded, plain, strict=True):
-        tolerance = 1e-5 * max(1.0, float(wanted.abs().max()))  # weights are computed apart from the fused kernel
-        require_close(row, wanted, "recording changes the output", tolerance)
+    for row, expected in zip(recorded, plain, strict=True):
+        tolerance = 1e-5 * max(1.0, float(expected.abs().max()))  # weights are computed apart from the fused kernel
+        require_close(row, expected, "recording changes the output", tolerance)
     parts = subject.module.named_modules()
     paths = sorted(path for path, part in parts if isinstance(part, Attention) and subject.runs(part))
     assert sorted(maps) == paths, f"the attention of {sorted(maps)} is recorded, expected {paths}"
