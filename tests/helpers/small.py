@@ -36,12 +36,13 @@ def translator(steps: int = 4, pairs: int = 60, **settings: Any) -> Path:
     """A stored run of `steps` steps, with its data in the folder files beside it; settings have __ for the dots."""
     files = {f"files/{name}": text for name, text in file_texts(train=pairs).items()}
     own = {key.replace("__", "."): value for key, value in settings.items()}
-    return tiny_run("translate", files, **{**TINY, **sides_in("{files}/files"), "train.steps": steps, **own})
+    whole = {**TINY, **sides_in("{files}/files"), "train.steps": steps, **own}
+    return tiny_run("translate", files, **{key: value for key, value in whole.items() if value is not None})
 
 
 def half_trained() -> Path:
-    """A stored run with several checkpoints, whose texts differ from each other and from the references."""
-    return translator(160, 400, train__metric="bleu", train__eval_every=80, train__save_every=40)
+    """A stored run without test data, with several checkpoints, whose texts differ from the references."""
+    return translator(160, 400, data__test=None, train__metric="bleu", train__eval_every=80, train__save_every=40)
 
 
 def sides_in(folder: Path | str) -> dict[str, str]:

@@ -26,6 +26,7 @@ def runs(tmp_path_factory):
     run = copy_run(stored, folder / "run")
     about = json.loads((run / "run.json").read_text())
     about["config"]["decode"] = {"kind": "greedy"}
+    about["config"]["data"]["test"] = [[str(stored.parent / f"files/test.{side}")] for side in ("low", "up")]
     (run / "run.json").write_text(json.dumps(about))
     regard.convert(run, average=2, out=folder / "mean")
     return run, folder / "mean", small.sides_in(stored.parent / "files")["data.test"]

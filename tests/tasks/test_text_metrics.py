@@ -178,7 +178,7 @@ def test_validation_and_eval_choose_the_same_tokenizer(run, capsys):
     assert any(note.startswith("valid: bleu signature nrefs:1|") and "|tok:zh|" in note for note in notes)
     (valid,) = [record for record in records if record["event"] == "valid"]
     predictor = regard.load(run)
-    data = run.parent / "files"
+    data = run.parent
     again = predictor.evaluate(((f"{data}/valid.low",), (f"{data}/valid.up",)))
     found = predictor.predict((data / "valid.low").read_text().splitlines(), kind="greedy")
     right = (data / "valid.up").read_text().splitlines()
