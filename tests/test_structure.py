@@ -15,7 +15,7 @@ BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 # Lowest first. A module may import its own level and lower ones; the longest prefix of its name decides its level.
 LEVELS = [
-    ["errors", "html", "progress"],
+    ["errors", "html", "progress", "threads"],
     ["files", "recipes"],
     ["config"],
     ["device", "parts"],
@@ -49,7 +49,7 @@ LEVEL = {f"regard.{name}": number for number, names in enumerate(LEVELS) for nam
 FILE, FUNCTION, PARAMETERS = 400, 50, 8
 SAME_IN_EVERY_FAMILY = {"Config", "Model"}
 TOP_LEVEL = {
-    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "testing", "sklearn", "html", "progress",
+    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "testing", "sklearn", "html", "progress", "threads",
 }  # fmt: skip
 
 BRITISH = (
