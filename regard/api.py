@@ -13,7 +13,7 @@ from .data.sources.data_files import evaluation_files
 from .errors import UserError
 from .files import JsonObject, path_name
 from .formats.model_source import find_model
-from .runs.load import CPU_FP32, Settings, load_run, merge_settings, open_pretrained, read_config, split_paths
+from .runs.load import Settings, load_on_cpu, load_run, merge_settings, open_pretrained, read_config, split_paths
 from .runs.load import load as load
 from .runs.pretrained import read_settings
 from .runs.work import distill as distill
@@ -168,7 +168,7 @@ def convert(
 
     path, out = path_name(path, "path"), path_name(out, "out")
     folder = Path(path) if Path(path).exists() else find_model(path).path
-    return write(folder, Path(out), lambda name: load(name, CPU_FP32), to, average, precision, data, merge)
+    return write(folder, Path(out), load_on_cpu, to, average, precision, data, merge)
 
 
 def prune(
@@ -179,7 +179,7 @@ def prune(
 
     run, target = Path(path_name(path, "path")), Path(path_name(out, "out"))
     measured = None if effect is None else Path(path_name(effect, "effect"))
-    return prune_run(run, target, lambda name: load(name, CPU_FP32), heads, measured)
+    return prune_run(run, target, load_on_cpu, heads, measured)
 
 
 def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = None, data: Any = None) -> JsonObject:

@@ -8,8 +8,12 @@ from pathlib import Path
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when transformers is first imported
 os.environ.setdefault("MPLCONFIGDIR", str(Path("~/.cache/matplotlib").expanduser()))  # below, the cache moves away
 
-import pytest
-import torch
+from regard.threads import wait_passively
+
+wait_passively()  # before torch is imported
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 pytest_plugins = "helpers.user_errors"
 torch.set_num_threads(1)  # the tensors are tiny: a second thread would only wait for the first

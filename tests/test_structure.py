@@ -23,7 +23,7 @@ BUDGETS = json.loads(Path(__file__).with_name("structure_budgets.json").read_tex
 
 # Lowest first. A module may import its own level and lower ones; the longest prefix of its name decides its level.
 LEVELS = [
-    ["errors", "html", "progress"],
+    ["errors", "html", "progress", "threads"],
     ["files", "recipes"],
     ["config"],
     ["device", "parts"],
@@ -62,7 +62,7 @@ MANY_FILES = {"regard/families", "regard/formats/huggingface"}  # one file per a
 INTERFACES = ("regard/families/", "regard/formats/", "regard/adapt/", "regard/tasks/")
 VERBS = "regard/cli/"  # the function of a verb has the name of the function that it calls
 TOP_LEVEL = {
-    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "testing", "sklearn", "html", "progress",
+    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "testing", "sklearn", "html", "progress", "threads",
 }  # fmt: skip
 
 BRITISH = (

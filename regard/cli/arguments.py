@@ -63,5 +63,5 @@ def _hint(key: str) -> str:
     sections = [(name, getattr(task_settings(task), name)) for task in TASKS for name in ("decode", "eval", "data")]
     keys = [f"{name}.{setting}" for name, section in sections for setting in settings_of(section)]
     near = [name for name in keys if name.endswith(f".{key}")]
-    near = near or difflib.get_close_matches(key, [*keys, "device", "precision"], n=1)
+    near = near or difflib.get_close_matches(key, [*keys, "device", "threads", "precision"], n=1)
     return f" (did you mean {near[0]}?)" if near else ""

@@ -28,7 +28,7 @@ from .registry import FAMILIES, TASKS, load_module
 from .task_settings import metrics_of, task_settings
 from .train import Train
 from .tuning import Tune, Untuned
-from .types import Base, Strings
+from .types import Base, Strings, Threads
 
 Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
 ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
@@ -48,6 +48,7 @@ class Run(Base):
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"
+    threads: Threads = 0  # of torch on the CPU; 0: as many as torch chooses
     precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
 
     @field_validator("task")
@@ -181,7 +182,7 @@ def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
 
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached ends a training
-INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "precision")  # can be changed for a trained model
+INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "threads", "precision")  # can be changed for a trained model
 
 
 def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:

@@ -36,6 +36,7 @@ def _ids(value: Any) -> Any:
 
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
+Threads: TypeAlias = Annotated[int, Field(ge=0, le=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Ids: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_ids)]
 """Numbers of tokens; a single number is a list of one."""

@@ -11,7 +11,7 @@ from ..config import run_folder
 from ..config.merge import flatten
 from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
 from ..data.sources.data_files import keep_memory, splits_in_memory
-from ..device import resolve_device
+from ..device import resolve_device, use_threads
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..processors.base import Processor
@@ -68,6 +68,7 @@ def launch(
     else:
         resolved = config.resolve(recipe, changes, read_start=read_settings)
     custom.check(resolved.run)
+    use_threads(resolved.run.threads)
     with joined_processes(resolve_device(resolved.run.device)) as ranks, ExitStack() as stack:
         if ranks.first and resume:
             stack.enter_context(RunLock(out))

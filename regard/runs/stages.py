@@ -136,7 +136,7 @@ def _plan_stage(
         teacher = planned[stage.distill].run
         if teacher is None:
             raise UserError(f"distill is {stage.distill}, which is not a training; name one that is")
-        device = {key: shared[key] for key in ("device", "precision") if key in shared}
+        device = {key: shared[key] for key in ("device", "threads", "precision") if key in shared}
         changes = {**device, **settings, **overrides}
         change_settings(teacher, changes)
         return PlannedStage(stage, changes, None)

@@ -20,10 +20,10 @@ from ..config.merge import SettingsDraft, flatten, format_value, one_of
 from ..config.registry import describe_error
 from ..config.task_settings import metrics_of
 from ..config.train import Train
-from ..config.types import Base
+from ..config.types import Base, Threads
 from ..data.batch import Batch
 from ..data.loading.sampler import split_evenly
-from ..device import resolve_device
+from ..device import resolve_device, use_threads
 from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name
 from . import checkpoint
@@ -48,6 +48,7 @@ class ModuleRun(Base):
     task: str = ""
     train: Train = Train()
     device: str = "auto"
+    threads: Threads = 0
 
     @model_validator(mode="after")
     def _check_metric(self) -> "ModuleRun":
@@ -86,6 +87,7 @@ def fit(
     run = _resolve({**_flat(sections), **_flat(overrides or {}), **custom_settings(None, custom_metrics)})
     folder = Path(path_name(out, "out"))
     job = ModuleJob(run, objective, DataSource(data, collate, "data"), _source(valid, collate), custom_metrics)
+    use_threads(run.threads)
     with joined_processes(resolve_device(run.device)) as ranks, ExitStack() as stack:
         if ranks.first and not resume:
             _create(folder, run, job)

@@ -56,7 +56,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("recipe", [name for name in names() if "-" not in name])
 def test_every_key_of_every_recipe_has_a_meaning(recipe: str) -> None:
     resolved = regard.resolve(recipe)
-    for group in ("task", "start", "tune", "model", "data", "tokenizer", "train", "decode", "device", "precision"):
+    groups = "task", "start", "tune", "model", "data", "tokenizer", "train", "decode", "device", "threads", "precision"
+    for group in groups:
         assert not [each["key"] for each in explain_setting(recipe, resolved, group) if not each["meaning"]]
 
 

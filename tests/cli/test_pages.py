@@ -228,7 +228,10 @@ def check_python(run: PageRun) -> None:
 
 
 def check_training(run: PageRun) -> None:
-    dry, show = run.of("regard train classify data.train=reviews.tsv --dry"), run.of("regard train classify train.epochs=3")
+    dry, show = (
+        run.of("regard train classify data.train=reviews.tsv --dry"),
+        run.of("regard train classify train.epochs=3"),
+    )
     assert "labels 2" in dry.out and "train: 60 examples" in dry.out
     (shown,) = [block.text.splitlines() for block in run.blocks if block.language == "text"]
     assert len(shown) == 2

@@ -78,7 +78,9 @@ def read_blocks(page: str) -> list[Block]:
             held = []
             if found:
                 fence, start = found[1], number + 1
-                assert fence in (*SHELL, *OTHERS), f"{page}:{number} has the language {fence}; no rule says how to run it"
+                assert fence in (*SHELL, *OTHERS), (
+                    f"{page}:{number} has the language {fence}; no rule says how to run it"
+                )
             heading = title[1] if (title := HEADING.match(line)) else heading
         before = line
     assert fence is None, f"{page} has a code block that does not end"
