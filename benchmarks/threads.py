@@ -100,7 +100,7 @@ def train(name: str, size: str, steps: int) -> dict[str, Any]:
     import regard
 
     torch.set_num_threads(1 if name == ONE_THREAD else torch.get_num_threads())
-    settings = {"train.steps": steps + 1, "train.tensorboard": False, "train.metric": "loss", "device": "cpu"}
+    settings = {"train.steps": steps + 1, "train.tensorboard": False, "data.examples": 200 * steps, "device": "cpu"}
     times: list[float] = []
 
     def on_step(context: regard.CallbackContext) -> None:

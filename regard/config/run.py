@@ -48,7 +48,7 @@ class Run(Base):
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"
-    threads: Threads = 0  # of torch on the CPU; 0: as many as torch chooses
+    threads: Threads = 0  # of torch on the CPU; 0: its own choice
     precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
 
     @field_validator("task")
