@@ -50,11 +50,11 @@ class CtcTranslator(ParallelPredictor):
     def write(
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        found = parallel.write_path(self.spelling_model, source, self.hidden).rows()
+        found = parallel.decode_ctc_path(self.spelling_model, source, self.hidden).rows()
         written = []
         for (path, logprob), limit in zip(found, limits.tolist(), strict=True):
-            tokens = parallel.spell(path, self.target.pad)[:limit]
-            written.append(parallel.hypothesis(tokens, logprob, strategy.length_penalty, strategy.merge_repeats))
+            tokens = parallel.collapse_path(path, self.target.pad)[:limit]
+            written.append(parallel.make_hypothesis(tokens, logprob, strategy.length_penalty, strategy.merge_repeats))
         return written
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
