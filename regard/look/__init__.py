@@ -1,7 +1,7 @@
 """Record the attention weights of any model, draw them, and read alignments from them."""
 
 from .axes import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
-from .draw import draw, draw_confusion
+from .draw import draw_confusion, draw_matrices
 from .record import AttentionSite, Which, attention_sites, record_attention, record_layers
 from .rollout import rollout
 from .view import AttentionMap, AttentionView, check_view_path
@@ -18,7 +18,7 @@ __all__ = [
     "Which",
     "attention_sites",
     "check_view_path",
-    "draw",
+    "draw_matrices",
     "draw_confusion",
     "record_attention",
     "record_layers",
