@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.source import Source
-from ...metrics.bag_of_words import BagOfWords, Kind
+from ...metrics.bag_of_words import BagOfWords, ProblemType
 from ...metrics.labels import label_metrics, multi_label_metrics
 from ...metrics.regression import regression_metrics
 
@@ -15,14 +15,14 @@ MAX_EXAMPLES = 100_000  # that the bag of words is fitted to
 STRENGTHS = (1.0, 10.0)  # C; validation data choose one
 USUAL_STRENGTH = 10.0
 
-SCORES: dict[Kind, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
+SCORES: dict[ProblemType, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
     "single_label": ("accuracy", label_metrics),
     "multi_label": ("micro_f1", multi_label_metrics),
     "regression": ("rmse", regression_metrics),
 }  # the metric that baselines are compared by, and where it comes from
 
 
-def baseline_score(kind: Kind, predicted: Sequence[Any], references: Sequence[Any]) -> float:
+def baseline_score(kind: ProblemType, predicted: Sequence[Any], references: Sequence[Any]) -> float:
     """The metric that baselines of this kind of problem are compared by."""
     name, metrics = SCORES[kind]
     return float(metrics(predicted, references)[name])
@@ -34,11 +34,11 @@ def baseline_text(example: Sequence[Any]) -> str:
     return " ".join([text, *(f"2_{word}" for pair in example[2:] for word in pair.split())])
 
 
-def _targets(examples: Iterable[Sequence[Any]], kind: Kind) -> list[Any]:
+def _targets(examples: Iterable[Sequence[Any]], kind: ProblemType) -> list[Any]:
     return [float(each[1]) if kind == "regression" else each[1] for each in examples]
 
 
-def fit_bag_of_words(kind: Kind, train: Source, valid: Source | None) -> BagOfWords:
+def fit_bag_of_words(kind: ProblemType, train: Source, valid: Source | None) -> BagOfWords:
     """A bag of words of the first training examples; the strength is the better one on validation data."""
     some = train[:MAX_EXAMPLES]
     texts, targets = [baseline_text(each) for each in some], _targets(some, kind)
@@ -62,7 +62,7 @@ class StoredBaseline:
         path = None if self.folder is None else self.folder / FILE
         return BagOfWords.load(path) if path is not None and path.exists() else None
 
-    def score(self, examples: Sequence[Sequence[Any]], kind: Kind) -> dict[str, float]:
+    def score(self, examples: Sequence[Sequence[Any]], kind: ProblemType) -> dict[str, float]:
         """Its score on these examples, as a metric."""
         if self.model is None:
             return {}
