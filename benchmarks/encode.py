@@ -149,7 +149,7 @@ class EncodeBenchmark:
     def ours(self, kind: str) -> Encoder:
         model = copy.deepcopy(self.model).to(self.device)
         run = Run(task="masked", model=self.c, data={"max_tokens": MOST}, device=str(self.device))
-        predictor = MaskedPredictor(run, precision.apply(model, kind), self.text, self.device)
+        predictor = MaskedPredictor(run, precision.apply_precision(model, kind), self.text, self.device)
         return lambda texts: predictor.embed(texts, pooling="mean", normalize=True)
 
     def hugging_face(self, kind: str) -> Callable[[BatchSize], Encoder]:

@@ -135,7 +135,7 @@ def generators(
     gpu, programs = prompt.is_cuda, dict[str, SearchRequest]()
     for kind in ("fp32", "bf16") if gpu else ("fp32", "bf16", "int8"):
         own = copy.deepcopy(model)
-        precision.apply(own, kind)
+        precision.apply_precision(own, kind)
         programs[f"regard {kind}"] = ours(own, prompt, workload)
     if installed("transformers", notes):
         for kind in ("fp32", "bf16"):

@@ -188,7 +188,7 @@ def decoding_sections(
     kind = "bf16" if device.type == "cuda" else "fp32"
     ours, joint = (our_model(workload, weight).to(device).eval() for weight in (0.0, CTC))
     for model in (ours, joint):
-        precision.apply(model, kind)
+        precision.apply_precision(model, kind)
     theirs = their_model(workload).to(device).eval() if installed("transformers", notes) else None
     if theirs is not None and kind == "bf16":
         theirs.bfloat16()

@@ -153,8 +153,8 @@ def decoder_sections(
     exact, timed = (ours, theirs), (ours, theirs)
     if gpu:
         timed = copy.deepcopy(ours), None if theirs is None else copy.deepcopy(theirs).bfloat16()
-        precision.apply(timed[0], "bf16")
-    precision.apply(ours, "fp32")
+        precision.apply_precision(timed[0], "bf16")
+    precision.apply_precision(ours, "fp32")
     generator = torch.Generator().manual_seed(2)
     for rows in workload.rows:
         frames = torch.randn(rows, workload.seconds * RATE // HOP, ours.bins, generator=generator).to(device)

@@ -112,7 +112,7 @@ def build_programs(
     found = {}
     for kind in ("fp32", "bf16") if gpu else ("fp32", "bf16", "int8"):
         other = copy.deepcopy(predictor)
-        precision.apply(other.model, kind)
+        precision.apply_precision(other.model, kind)
         found[f"regard {kind}"] = ours(other, texts, workload)
     if peers.installed("transformers", notes):
         for kind, static in (("fp32", False), ("bf16", False)) + ((("bf16", True),) if gpu else ()):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.tuning import Adapter
-from .injection import Injection, format_names, unsupported
+from .injection import Injection, format_names, unsupported_tuning
 
 SUBLAYERS = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
 
@@ -21,8 +21,8 @@ class Bottleneck(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.down, self.up = nn.Linear(width, inner), nn.Linear(inner, width)
-        for each in self.up.parameters():
-            nn.init.zeros_(each)
+        for parameter in self.up.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
         added: Tensor = self.up(F.gelu(self.down(x)))
@@ -40,7 +40,9 @@ def install(model: nn.Module, settings: Adapter) -> Injection:
     widths = {path: width for path, module in model.named_modules() if (width := _output_width(module))}
     chosen = {path: width for path, width in widths.items() if path.rpartition(".")[2] in names}
     if not chosen:
-        raise unsupported("adapter", f"it has no sublayer called {' or '.join(names)} (it has {format_names(widths)})")
+        raise unsupported_tuning(
+            "adapter", f"it has no sublayer called {' or '.join(names)} (it has {format_names(widths)})"
+        )
     for path, width in chosen.items():
         adapter = Bottleneck(width, settings.bottleneck)
         injection.attach(path, adapter)

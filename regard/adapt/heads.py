@@ -1,7 +1,7 @@
-"""The attention heads of a finished model: where they are, and their names, such as 3.2 or encoder.3.2.
+"""The attention heads of a finished model: their sites, and their names, such as 3.2 or encoder.3.2.
 
-A name has the kind of attention, the layer and the head, both from 1. A model with one kind needs no kind. Heads keep
-their names when others are pruned.
+A name has the kind of attention, the layer and the head, both from 1. It has no kind if the model has only one kind.
+Heads keep their names when others are pruned.
 """
 
 import re
@@ -34,7 +34,7 @@ class HeadName(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeadSite:
-    """One attention sublayer of a layer. Longformer's has two sets of projections and one output map."""
+    """One attention sublayer of a layer. In Longformer it has two sets of projections and one output projection."""
 
     kind: str
     layer: int  # from 1
@@ -70,18 +70,20 @@ class HeadSite:
 def head_sites(model: nn.Module) -> list[HeadSite]:
     """Every attention sublayer of the stacks of a model, in the order of the model."""
     stacks = {path: part for path, part in model.named_modules() if isinstance(part, Stack)}
-    own = {path: _stack_kind(stack) for path, stack in stacks.items()}
-    if len(set(own.values())) < len(own):  # such as two encoders
-        own = {path: path.removesuffix(".stack").rpartition(".")[2] for path in stacks}
-    found = [
-        HeadSite(own[path] if name == "attention" else name, number, f"{path}.layers.{number - 1}.{name}", part, scheme)
+    kinds = {path: _stack_kind(stack) for path, stack in stacks.items()}
+    if len(set(kinds.values())) < len(kinds):  # such as two encoders
+        kinds = {path: path.removesuffix(".stack").rpartition(".")[2] for path in stacks}
+    sites = [
+        HeadSite(
+            kinds[path] if name == "attention" else name, number, f"{path}.layers.{number - 1}.{name}", part, scheme
+        )
         for path, stack in stacks.items()
         for number, (layer, scheme) in enumerate(zip(stack.layers, stack.schemes, strict=True), 1)
         for name, part in layer.named_children()
         if isinstance(part, Attention | GlobalAttention)
     ]
-    single = len({site.kind for site in found}) == 1
-    return [replace(site, single=True) for site in found] if single else found
+    single = len({site.kind for site in sites}) == 1
+    return [replace(site, single=True) for site in sites] if single else sites
 
 
 def _stack_kind(stack: Stack) -> str:
@@ -100,14 +102,14 @@ def parse_heads(text: str, model: nn.Module, option: str = "--mute") -> list[Hea
         raise UserError(f"{option} is {text!r}, but this model has no attention heads; leave it out")
     kinds = list(dict.fromkeys(site.kind for site in sites))
     chosen: set[HeadName] = set()
-    for each in text.split(","):
-        match = NAME.fullmatch(each.strip())
+    for name in map(str.strip, text.split(",")):
+        match = NAME.fullmatch(name)
         if match is None:
             raise UserError(
-                f"{option} has {each.strip()!r}; expected layer.head such as {next(iter(sites)).heads[0]}, several "
+                f"{option} has {name!r}; expected layer.head such as {next(iter(sites)).heads[0]}, several "
                 "joined by commas, or layer.* for all heads of a layer"
             )
-        chosen.update(_named_heads(each.strip(), match, sites, kinds, option))
+        chosen.update(_named_heads(name, match, sites, kinds, option))
     return [head for head in all_heads(sites) if head in chosen]
 
 
@@ -122,16 +124,16 @@ def _named_heads(
         )
     if kind is not None and kind not in kinds:
         raise UserError(f"{option} has {name}, but this model has no {kind} attention; {one_of(kind, kinds)}")
-    own = [site for site in sites if site.kind == (kind or kinds[0])]
-    site = next((site for site in own if site.layer == int(layer)), None)
+    kind_sites = [site for site in sites if site.kind == (kind or kinds[0])]
+    site = next((site for site in kind_sites if site.layer == int(layer)), None)
     if site is None:
-        layers = [site.layer for site in own]
+        layers = [site.layer for site in kind_sites]
         raise UserError(f"{option} has {name}, but layer {layer} has no such attention; expected {_span(layers)}")
-    found = [each for each in site.heads if head == "*" or each.head == int(head)]
-    if not found:
-        numbers = [each.head for each in site.heads]
+    heads = [name for name in site.heads if head == "*" or name.head == int(head)]
+    if not heads:
+        numbers = [name.head for name in site.heads]
         raise UserError(f"{option} has {name}, but layer {layer} has no head {head}; expected {_span(numbers)}")
-    return found
+    return heads
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -141,7 +143,7 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def join_names(heads: Sequence[HeadName]) -> str:
-    """The names for a message; many are cut."""
+    """The names for a message, at most MAX_LISTED."""
     more = f" and {len(heads) - MAX_LISTED} more" if len(heads) > MAX_LISTED else ""
     return ", ".join(map(str, heads[:MAX_LISTED])) + more
 
@@ -153,7 +155,7 @@ def head_columns(site: HeadSite, heads: Iterable[HeadName]) -> Tensor:
 
 
 def remaining_heads(model: nn.Module, kind: str, heads: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Heads of a kind by layer and number, both from 0, as indices of a model that may have lost some by pruning."""
+    """Heads of a kind by layer and number, both from 0, as indices in a model that may be pruned."""
     sites = {site.layer: site for site in head_sites(model) if site.kind == kind}
-    numbers = {layer - 1: [each.head - 1 for each in site.heads] for layer, site in sites.items()}
+    numbers = {layer - 1: [name.head - 1 for name in site.heads] for layer, site in sites.items()}
     return [(layer, numbers[layer].index(head)) for layer, head in heads if head in numbers[layer]]

@@ -1,4 +1,4 @@
-"""The modules that a tuning method injects into a finished model, each under the path of the module it serves.
+"""The modules that a tuning method injects into a finished model, each under the path of the module it changes.
 
 They are the model's child `tune`, so they move, train and are saved with it; the names of the base do not change.
 Only hooks connect them to the base: removing the hooks restores it bit for bit.
@@ -22,10 +22,10 @@ class Injection(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind, self._handles = kind, list[RemovableHandle]()
-        self.shared = False  # true if other models use the same base
+        self.shared = False  # True if other models use the same base
 
     def attach(self, path: str, part: nn.Module) -> None:
-        """Add `part` at the nested path `a.b.c`, so that its parameters carry the name of the module it serves."""
+        """Add `part` at the nested path `a.b.c`, so that its parameters have the name of the module it changes."""
         *parents, last = path.split(".")
         here: nn.Module = self
         for name in parents:
@@ -54,8 +54,8 @@ class Injection(nn.Module):
 
 def injection_of(model: nn.Module) -> Injection | None:
     """The injection of a tuned model, or None."""
-    found = model._modules.get(TUNE_MODULE)
-    return found if isinstance(found, Injection) else None
+    module = model._modules.get(TUNE_MODULE)
+    return module if isinstance(module, Injection) else None
 
 
 class Unsupported(UserError):
@@ -65,8 +65,8 @@ class Unsupported(UserError):
         return UserError(str(self).replace("this model", f"model.family={family}", 1))
 
 
-def unsupported(kind: str, why: str) -> Unsupported:
-    """The error for a model that a tuning method cannot serve."""
+def unsupported_tuning(kind: str, why: str) -> Unsupported:
+    """The error for a model that a tuning method does not support."""
     return Unsupported(f"tune.kind={kind} does not work with this model: {why}; use another kind")
 
 
@@ -84,6 +84,6 @@ def matching_names(pattern: str, names: Iterable[str]) -> list[str]:
 
 def format_names(names: Iterable[str]) -> str:
     """Format module names for a message; layers with different numbers are shown once."""
-    kinds = list(dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in names))
-    more = f" and {len(kinds) - MAX_NAMES} more" if len(kinds) > MAX_NAMES else ""
-    return ", ".join(kinds[:MAX_NAMES]) + more or "none"
+    patterns = list(dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in names))
+    more = f" and {len(patterns) - MAX_NAMES} more" if len(patterns) > MAX_NAMES else ""
+    return ", ".join(patterns[:MAX_NAMES]) + more or "none"

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..config.tuning import Lora
 from ..errors import UserError
 from ..parts import Positions
-from .injection import Injection, injection_of, matching_names, unsupported
+from .injection import Injection, injection_of, matching_names, unsupported_tuning
 from .precision import Int8Linear
 
 LinearLayer = nn.Linear | Int8Linear
@@ -64,7 +64,9 @@ def target_layers(model: nn.Module, fully_trained: Collection[str] = ()) -> dict
         for parameter in module._parameters.values():
             if parameter is not None:
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    excluded = {id(part) for each in model.modules() if isinstance(each, Positions) for part in each.modules()}
+    excluded = {
+        id(part) for positions in model.modules() if isinstance(positions, Positions) for part in positions.modules()
+    }
     return {
         path: module
         for path, module in model.named_modules()
@@ -79,7 +81,7 @@ def install(model: nn.Module, settings: Lora, fully_trained: Collection[str] = (
     """Attach a branch to every linear layer whose name matches the pattern."""
     injection, layers = Injection("lora"), target_layers(model, fully_trained)
     if not layers:
-        raise unsupported("lora", "it has no linear layer with a weight of its own")
+        raise unsupported_tuning("lora", "it has no linear layer with a weight of its own")
     chosen = {path: layers[path] for path in matching_names(settings.pattern, layers)}
     for path, layer in chosen.items():  # check all before any changes
         if settings.rank > (limit := min(layer.in_features, layer.out_features)):

@@ -53,14 +53,14 @@ class Gate:
 
 
 def muted_copy(model: nn.Module, heads: Iterable[HeadName]) -> nn.Module:
-    """A model over the same weights whose `heads` give zeros; the model itself does not change."""
+    """A copy that shares the weights and whose `heads` output zeros; the model itself does not change."""
     copied, chosen = shared_copy(model), list(heads)
     HeadGates(copied, [site for site in head_sites(copied) if set(chosen).intersection(site.heads)]).mute(chosen)
     return copied
 
 
 class HeadMeans:
-    """The mean output of every head over all valid tokens that a model reads while this is attached."""
+    """The mean output of every head over all valid tokens that the model reads while the hooks are attached."""
 
     def __init__(self, model: nn.Module) -> None:
         self._valid: dict[str, Tensor | None] = {}
@@ -100,13 +100,13 @@ class HeadMeans:
 
 
 def shared_copy(model: nn.Module) -> nn.Module:
-    """A model with modules and hooks of its own that holds the same tensors.
+    """A copy with its own modules and hooks, which shares the tensors.
 
-    What a pass attaches to the copy does not reach the model, which other threads may use meanwhile. The copy counts as
-    another model: CUDA graphs, which belong to their model, are captured anew.
+    Hooks on the copy do not affect the model, which other threads may use meanwhile. The copy counts as another model,
+    so its CUDA graphs are captured again.
     """
     memo: dict[int, object] = {}
     for module in model.modules():
         tensors = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
-        memo |= {id(each): each for each in tensors if isinstance(each, Tensor)}
+        memo |= {id(value): value for value in tensors if isinstance(value, Tensor)}
     return copy.deepcopy(model, memo)

@@ -1,8 +1,8 @@
 """Outlier columns: inputs of a linear layer that are far larger than its others, in every text.
 
 Large pretrained models have a few (LLM.int8(), 2208.07339). In int8, one scale for the whole row would round the other
-inputs to almost nothing, so these columns get a scale of their own. They depend on the weights alone: the model reads
-one fixed row of random tokens.
+inputs to almost zero, so these columns get their own scale. They depend on the weights alone: they are found with one
+fixed row of random tokens.
 """
 
 from inspect import signature
@@ -15,17 +15,17 @@ from ..parts.layer import smallest_context
 
 TOKENS = 16
 FACTOR = 8  # times the mean magnitude of the median column
-GAIN = 2  # times the largest value elsewhere: a scale of their own gains a bit for the others
-MAX_SHARE = 1 / 32  # of the columns of a layer: more are no exceptions
+GAIN = 2  # times the largest value elsewhere: a separate scale then gains one bit for the others
+MAX_SHARE = 1 / 32  # of the columns of a layer: if more exceed FACTOR, none is an outlier
 
 
 @torch.no_grad()
 def outlier_columns(model: nn.Module, vocab: int) -> dict[str, Tensor]:
     """The outlier columns of linear layers by their path, for a model that reads `vocab` tokens."""
-    found: dict[str, Tensor] = {}
+    outliers: dict[str, Tensor] = {}
     texts = random_inputs(model, vocab, 1, min(TOKENS, smallest_context(model) or TOKENS)) if vocab else []
     if not texts:
-        return found
+        return outliers
 
     def watch(path: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
         def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -33,7 +33,7 @@ def outlier_columns(model: nn.Module, vocab: int) -> dict[str, Tensor]:
             mean, largest = rows.mean(0), rows.amax(0)
             outlying = mean > FACTOR * mean.median()
             if 0 < outlying.sum() <= MAX_SHARE * len(mean) and largest.max() > GAIN * largest[~outlying].max():
-                found[path] = outlying.nonzero().flatten()
+                outliers[path] = outlying.nonzero().flatten()
 
         return module.register_forward_pre_hook(note)
 
@@ -45,7 +45,7 @@ def outlier_columns(model: nn.Module, vocab: int) -> dict[str, Tensor]:
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return found
+    return outliers
 
 
 def smallest_vocab(c: object) -> int:
@@ -54,16 +54,16 @@ def smallest_vocab(c: object) -> int:
 
 
 def random_inputs(model: nn.Module, vocab: int, rows: int, tokens: int) -> list[Inputs]:
-    """Random tokens for every text that the model reads at once; none if its `forward` does not take Inputs.
+    """Random tokens for every input of `forward`; none if `forward` does not take Inputs.
 
-    A model of images makes its own.
+    A model of images has its own `random_inputs`.
     """
     if make := getattr(model, "random_inputs", None):
-        own: list[Inputs] = make(rows)
-        return own
+        inputs: list[Inputs] = make(rows)
+        return inputs
     parameters = signature(model.forward).parameters.values()
-    required = [each for each in parameters if each.default is each.empty]
-    if not all(each.annotation in (Inputs, "Inputs") for each in required):
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not all(parameter.annotation in (Inputs, "Inputs") for parameter in required):
         return []
     generator = torch.Generator().manual_seed(1)
     return [Inputs("tokens", torch.randint(vocab, (rows, tokens), generator=generator)) for _ in required]

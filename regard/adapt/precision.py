@@ -1,10 +1,10 @@
-"""Precision as a pass over a finished model: bf16 stores and computes everything in bfloat16, int8 linear layers only.
+"""Changes the precision of a finished model: bf16 stores and computes all in bfloat16, int8 linear layers only.
 
 On a CPU, fp32 and bf16 linear layers get a second copy of their weights in oneDNN's fastest layout. On a GPU, the
 query, key and value maps of self-attention get a fused copy, because one call costs less there than three.
 
-int8 has a weight scale per output and computes an input scale per row, so that the result is batch-invariant; outlier
-columns have scales of their own. Sums of products are integers: the same bits in every batch.
+int8 has a weight scale per output and an input scale per row, so that results are batch-invariant; outlier columns
+have their own scales. Sums of products are integers: the same bits in every batch.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,11 +28,11 @@ MIN_PACKED_OUTPUTS = (
 ROW_PADDING = 64  # bytes between rows, so that rows of 2048 do not compete for the same cache lines
 
 
-def apply(model: nn.Module, precision: str, kept: Collection[str] = (), vocab: int = 0) -> nn.Module:
+def apply_precision(model: nn.Module, precision: str, unconverted: Collection[str] = (), vocab: int = 0) -> nn.Module:
     """Change the precision of the model in place, for inference or as the frozen base of a tuning.
 
-    With int8, embedding tables and the weights named in `kept` do not change. `vocab` is the number of tokens that the
-    model reads, to find its outlier columns; with 0 it has none.
+    With int8, embedding tables and the weights named in `unconverted` do not change. `vocab` is the vocabulary size, to
+    find outlier columns; with 0 there are none.
     """
     if precision == "bf16":
         model.to(torch.bfloat16)
@@ -41,7 +41,11 @@ def apply(model: nn.Module, precision: str, kept: Collection[str] = (), vocab: i
             raise UserError(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
         outliers = outlier_columns(model, vocab)
         for path, linear in [*model.named_modules()]:
-            if type(linear) is nn.Linear and min(linear.weight.shape) >= MIN_INT8_SIZE and f"{path}.weight" not in kept:
+            if (
+                type(linear) is nn.Linear
+                and min(linear.weight.shape) >= MIN_INT8_SIZE
+                and f"{path}.weight" not in unconverted
+            ):
                 parent, _, name = path.rpartition(".")
                 small = SplitInt8Linear(linear, outliers[path]) if path in outliers else Int8Linear(linear)
                 setattr(model.get_submodule(parent), name, small)
@@ -49,7 +53,7 @@ def apply(model: nn.Module, precision: str, kept: Collection[str] = (), vocab: i
         for linear in model.modules():
             if type(linear) is nn.Linear and linear.weight.numel() >= MIN_PREPACK_NUMEL:
                 linear.__class__ = PrepackedLinear
-    for attention in model.modules() if any(each.is_cuda for each in model.parameters()) else ():
+    for attention in model.modules() if any(weight.is_cuda for weight in model.parameters()) else ():
         if type(attention) is Attention:
             attention.__class__ = FusedQKVAttention
     return model
@@ -62,22 +66,22 @@ class FusedQKVAttention(Attention):
 
     def project_qkv(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps = self.query, self.key, self.value
-        plain = all(isinstance(each, nn.Linear) and not each._forward_hooks for each in maps)  # no LoRA branches
+        plain = all(isinstance(linear, nn.Linear) and not linear._forward_hooks for linear in maps)  # no LoRA branches
         fusable = query is key and key is value and plain
-        biases = [each.bias for each in maps if each.bias is not None]
+        biases = [linear.bias for linear in maps if linear.bias is not None]
         if not fusable or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return super().project_qkv(query, key, value)
         version = (
-            *((each.weight.data_ptr(), each.weight._version) for each in maps),
-            *(each._version for each in biases),
+            *((linear.weight.data_ptr(), linear.weight._version) for linear in maps),
+            *(linear._version for linear in biases),
         )
         fused = self._fused  # read once: another thread may replace it
         if fused is None or fused[0] != version:
-            weight = torch.cat([each.weight.detach() for each in maps])
+            weight = torch.cat([linear.weight.detach() for linear in maps])
             fused = version, weight, fused_bias(maps) if biases else None
             self._fused = fused
         qkv: Tensor = F.linear(query, fused[1], fused[2])
-        q, k, v = qkv.split([each.out_features for each in maps], -1)  # type: ignore[no-untyped-call]
+        q, k, v = qkv.split([linear.out_features for linear in maps], -1)  # type: ignore[no-untyped-call]
         return q, k, v
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,9 +89,12 @@ class FusedQKVAttention(Attention):
 
 
 def fused_bias(maps: Sequence[nn.Linear]) -> Tensor:
-    """The biases of all maps; zeros for one without, as the keys of Whisper."""
+    """The biases of all maps; zeros for a map without bias, such as the keys of Whisper."""
     return torch.cat(
-        [each.weight.new_zeros(each.out_features) if each.bias is None else each.bias.detach() for each in maps]
+        [
+            linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+            for linear in maps
+        ]
     )
 
 
@@ -178,7 +185,7 @@ class Int8Linear(nn.Module):
 
 
 class SplitInt8Linear(Int8Linear):
-    """An int8 layer whose outlier columns are a second one: neither makes the scales of the other coarse."""
+    """An int8 layer with a second int8 layer for its outlier columns, so that both have fine scales."""
 
     def __init__(self, linear: nn.Linear, outliers: Tensor) -> None:
         weight = linear.weight.detach()
@@ -194,9 +201,11 @@ class SplitInt8Linear(Int8Linear):
         return super().weight.index_copy(1, self.outliers, self.parts[0].weight)
 
     def multiply(self, x: Tensor) -> Tensor:
-        own = x.float()
+        inputs = x.float()
         out = (
-            super().multiply(own.index_fill(-1, self.outliers, 0)).add_(self.parts[0].multiply(own[..., self.outliers]))
+            super()
+            .multiply(inputs.index_fill(-1, self.outliers, 0))
+            .add_(self.parts[0].multiply(inputs[..., self.outliers]))
         )
         return out.to(x.dtype)
 
@@ -205,9 +214,9 @@ class StraightThrough(torch.autograd.Function):
     """An int8 product with the gradient of the unrounded one, so that the layers below can be trained."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Int8Linear) -> Tensor:
-        ctx.own = own
-        return own.multiply(x)
+    def forward(ctx: Any, x: Tensor, layer: Int8Linear) -> Tensor:
+        ctx.own = layer
+        return layer.multiply(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -46,12 +46,12 @@ class PrefixTuning(VirtualTokens):
         rows = len(cache.lengths)
         cache.advance(cache.next_mask(torch.zeros(rows, self.length, dtype=torch.long, device=cache.lengths.device)))
         for layer, both in zip(cache.layers, self.key_values(path), strict=True):
-            layer.append(*(each.expand(rows, -1, -1, -1) for each in both))
+            layer.append(*(tensor.expand(rows, -1, -1, -1) for tensor in both))
         cache.keep_prefix(self.length)
 
 
 def install(model: nn.Module, settings: Prefix, init_tokens: Sequence[int]) -> Injection:
-    """Give every self-attention a prefix. It starts as the keys and values that `init_tokens` or noise have."""
+    """Give every self-attention a prefix, initialized by the keys and values of `init_tokens` or noise."""
     check_keeps_prefix(model, "prefix")
     noise = noise_for(model, "prefix")
     check_reads_forward(model, "prefix")
@@ -63,20 +63,20 @@ def install(model: nn.Module, settings: Prefix, init_tokens: Sequence[int]) -> I
         model(*tokens * (injection.has_encoder + injection.has_decoder))
     for path, cache in captures.items():
         for i, both in enumerate(cache.key_values()):
-            k, v = (each[0] if each.size(2) == settings.length else _some(each[0], settings.length) for each in both)
+            k, v = (kv[0] if kv.size(2) == settings.length else _repeat_to(kv[0], settings.length) for kv in both)
             injection.attach(f"{path}.layers.{i}.attention", PrefixParameters(k.clone(), v.clone()))
     if not noise:  # images have no positions to move
         injection.replace_methods(model, _methods(injection))
     return injection
 
 
-def _some(values: Tensor, length: int) -> Tensor:
+def _repeat_to(values: Tensor, length: int) -> Tensor:
     """The first `length` keys or values of (heads, tokens, head_width), repeated if there are fewer."""
     return values[:, torch.arange(length) % values.size(1)]
 
 
 def _methods(injection: PrefixTuning) -> dict[str, Method]:
-    """The methods that read texts, which start after the prefix; a given cache holds the prefix already."""
+    """The methods that read texts, which start after the prefix; a passed cache contains the prefix already."""
     original: Any = injection.original_class
 
     def encode(model: Any, text: Inputs) -> Encoded:

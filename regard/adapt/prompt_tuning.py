@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..config.tuning import Prompt
 from ..parts import Cache, Encoded, Inputs, Mask, Stack
 from ..parts.efficient import GlobalAttention
-from .injection import Injection, unsupported
+from .injection import Injection, unsupported_tuning
 from .virtual_tokens import (
     KeyValues,
     Method,
@@ -90,7 +90,7 @@ class PromptTuning(VirtualTokens):
 class ImagePromptTuning(VirtualTokens):
     """`vectors` (length, width) before the patches of an image (2203.12119): the encoder reads them with every image.
 
-    Its input has positions already, and its states of the vectors are cut off.
+    The hooked input has positions already. The states of the vectors are removed from the output.
     """
 
     def __init__(self, model: nn.Module, vectors: Tensor) -> None:
@@ -115,7 +115,7 @@ class ImagePromptTuning(VirtualTokens):
 
 def install_for_images(model: nn.Module, settings: Prompt) -> Injection:
     """Put learned vectors before the patches of every image. They start as small random numbers."""
-    (stack,) = (each for each in model.modules() if isinstance(each, Stack))
+    (stack,) = (module for module in model.modules() if isinstance(module, Stack))
     weight = next(stack.parameters())
     vectors = 0.02 * torch.randn(settings.length, weight.size(-1), device=weight.device)
     injection = ImagePromptTuning(model, vectors)
@@ -131,17 +131,17 @@ def install(model: nn.Module, settings: Prompt, init_tokens: Sequence[int]) -> I
     if noise_for(model, "prompt"):
         return install_for_images(model, settings)
     check_reads_forward(model, "prompt")
-    if all(each.causal for each in model.modules() if isinstance(each, Stack)):
+    if all(module.causal for module in model.modules() if isinstance(module, Stack)):
         check_keeps_prefix(model, "prompt")
-    if any(isinstance(each, GlobalAttention) and each.leading_globals for each in model.modules()):
-        raise unsupported(
+    if any(isinstance(module, GlobalAttention) and module.leading_globals for module in model.modules()):
+        raise unsupported_tuning(
             "prompt", "its first token has global attention and predicts the class; a prompt would take its position"
         )
     tokens = initial_tokens(model, settings.length, init_tokens)[0]
-    tables = [each for each in model.children() if isinstance(each, nn.Embedding)]
+    tables = [child for child in model.children() if isinstance(child, nn.Embedding)]
     with torch.no_grad():
         injection = PromptTuning(model, tables[0].weight[tokens].clone())
-    injection.add_handles(*(each.register_forward_hook(injection.add_to_embedding) for each in tables))
+    injection.add_handles(*(table.register_forward_hook(injection.add_to_embedding) for table in tables))
     if injection.has_encoder:
         injection.replace_methods(model, {"encode": _encode_method(injection)})
         return injection
@@ -187,8 +187,8 @@ def _encode_method(injection: PromptTuning) -> Method:
 
 
 def prepend(text: Inputs, length: int) -> Inputs:
-    """The same text with `length` more tokens in front. Its values stay: their embeddings get the vectors."""
-    valid, positions, known = text.valid, text.positions, text.global_positions
+    """The same text with `length` more tokens in front. Its values do not change: their embeddings get the vectors."""
+    valid, positions, globals_at = text.valid, text.positions, text.global_positions
     if text.segments is not None:
         raise ValueError("a prompt precedes one text and packed rows hold several; set data.packed=false")
     if positions is not None:
@@ -199,5 +199,5 @@ def prepend(text: Inputs, length: int) -> Inputs:
         valid=None if valid is None else F.pad(valid, (length, 0), value=True),
         positions=positions,
         token_types=None if text.token_types is None else F.pad(text.token_types, (length, 0)),
-        global_positions=None if known is None else torch.where(known < 0, known, known + length),
+        global_positions=None if globals_at is None else torch.where(globals_at < 0, globals_at, globals_at + length),
     )

@@ -1,7 +1,7 @@
-"""Prune attention heads for good: the projections of a finished model become smaller.
+"""Prune attention heads permanently: the projections of a finished model become smaller.
 
-The pruned model computes what the model computes with these heads muted. `unpruned_tensors` is the way back: a model of
-the full shape whose pruned heads are zeros, for formats that hold as many heads in every layer.
+The pruned model equals the model with these heads muted. `fill_heads` is the inverse: it fills a model of the full
+shape, whose pruned heads are zeros, for formats that require equally many heads in every layer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,30 +38,30 @@ class HeadTensor(NamedTuple):
 def prune(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Remove heads from a model in place, by the names of `heads.py`; a layer keeps at least one."""
     if names:
-        remove(model, parse_heads(",".join(names), model, "pruned_heads"))
+        remove_heads(model, parse_heads(",".join(names), model, "pruned_heads"))
     return model
 
 
-def remove(model: nn.Module, heads: Iterable[HeadName]) -> None:
+def remove_heads(model: nn.Module, heads: Iterable[HeadName]) -> None:
     """Remove these heads in place."""
     chosen = set(heads)
-    plans = [(site, _kept(site, chosen)) for site in head_sites(model) if chosen.intersection(site.heads)]
+    plans = [(site, _remaining_heads(site, chosen)) for site in head_sites(model) if chosen.intersection(site.heads)]
     for site, kept in plans:  # all are checked before any changes
-        _prune_site(site, kept, _kept_key_heads(site, kept))
+        _prune_site(site, kept, _remaining_key_heads(site, kept))
 
 
-def _kept(site: HeadSite, heads: set[HeadName]) -> list[int]:
+def _remaining_heads(site: HeadSite, heads: set[HeadName]) -> list[int]:
     """The indices of the heads that stay."""
     kept = [index for index, head in enumerate(site.heads) if head not in heads]
     if not kept:
         raise UserError(
             f"{join_names(site.heads)} are all heads of that layer; keep one of them, or mute them (--mute)"
         )
-    _kept_key_heads(site, kept)
+    _remaining_key_heads(site, kept)
     return kept
 
 
-def _kept_key_heads(site: HeadSite, kept: Sequence[int]) -> list[int]:
+def _remaining_key_heads(site: HeadSite, kept: Sequence[int]) -> list[int]:
     """The indices of the key heads that stay. Each must serve as many query heads as the others."""
     attention = site.first
     group = attention.heads // attention.key_heads
@@ -77,10 +77,10 @@ def _kept_key_heads(site: HeadSite, kept: Sequence[int]) -> list[int]:
 
 
 def _prune_site(site: HeadSite, kept: Sequence[int], kept_keys: Sequence[int]) -> None:
-    for each in head_tensors(site):
-        chosen = each.select(kept_keys if each.of_keys else kept)
-        old: nn.Parameter = getattr(each.owner, each.name)
-        setattr(each.owner, each.name, nn.Parameter(chosen.contiguous(), requires_grad=old.requires_grad))
+    for tensor in head_tensors(site):
+        chosen = tensor.select(kept_keys if tensor.of_keys else kept)
+        old: nn.Parameter = getattr(tensor.owner, tensor.name)
+        setattr(tensor.owner, tensor.name, nn.Parameter(chosen.contiguous(), requires_grad=old.requires_grad))
     for attention in site.parts.values():
         numbers = range(attention.heads) if attention.kept is None else attention.kept.tolist()
         attention.kept = torch.tensor([numbers[index] for index in kept], device=attention.query.weight.device)
@@ -114,8 +114,8 @@ def head_tensors(site: HeadSite) -> Iterator[HeadTensor]:
 
 def _relative(site: HeadSite) -> RelativePositions | None:
     """Positions of the layer itself that have entries per head."""
-    own = site.path.endswith(".attention")
-    return site.scheme if own and isinstance(site.scheme, RelativePositions) else None
+    is_self_attention = site.path.endswith(".attention")
+    return site.scheme if is_self_attention and isinstance(site.scheme, RelativePositions) else None
 
 
 def _projections(attention: Attention) -> Iterator[HeadTensor]:
@@ -127,11 +127,11 @@ def _projections(attention: Attention) -> Iterator[HeadTensor]:
 
 @torch.no_grad()
 def fill_heads(full: nn.Module, pruned: nn.Module) -> nn.Module:
-    """Give a model of the full shape the weights of a pruned one; the heads that it lacks become zeros."""
-    own, given = full.state_dict(), pruned.state_dict()
-    for name, tensor in given.items():
-        if own[name].shape == tensor.shape:
-            own[name].copy_(tensor)
+    """Copy the weights of a pruned model into one of the full shape; the missing heads become zeros."""
+    tensors = full.state_dict()
+    for name, tensor in pruned.state_dict().items():
+        if tensors[name].shape == tensor.shape:
+            tensors[name].copy_(tensor)
     for wide, narrow in zip(head_sites(full), head_sites(pruned), strict=True):
         if narrow.first.kept is None:
             continue

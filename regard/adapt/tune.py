@@ -35,8 +35,8 @@ def attach_injection(model: nn.Module, injection: Injection, fully_trained: Coll
 
 
 def _check_untuned(model: nn.Module) -> None:
-    if (found := injection_of(model)) is not None:
-        raise UserError(f"the model is tuned with {found.kind} already; detach that first")
+    if (injection := injection_of(model)) is not None:
+        raise UserError(f"the model is tuned with {injection.kind} already; detach that first")
 
 
 def _install(
@@ -72,8 +72,8 @@ def keep_merged(model: nn.Module) -> nn.Module:
 
 
 def describe_tuning(model: nn.Module, kind: str, base_parameters: int) -> str:
-    """One sentence: how many parameters are trained, out of how many, and the memory that saves."""
-    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    """A sentence about the number of trained parameters, the total, and the memory that tuning saves."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return (
         f"tune: {kind} trains {trained:,} parameters of a model of {base_parameters:,} "
         f"({100 * trained / base_parameters:.2f} %); gradients and optimizer take "

@@ -1,7 +1,7 @@
 """Virtual tokens before every text, shared by prompt tuning and prefix tuning.
 
-The text follows the virtual tokens: its positions begin at `length`. To a causal model a prefix looks like earlier
-tokens. While it generates, the prefix is in its cache; a prompt is there as the keys and values of having read it.
+The text follows the virtual tokens: its positions begin at `length`. For a causal model they are earlier tokens. While
+it generates, its cache contains the keys and values of the prefix, or those computed from the prompt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from ..parts import Cache, Inputs, LayerCache, Mask, Stack
 from ..parts.cache.base import CacheLayout
 from ..parts.cache.slots import DenseLayout
 from ..parts.masks import ANY_SEGMENT
-from .injection import Injection, unsupported
+from .injection import Injection, unsupported_tuning
 
 STACK_ARGUMENTS = ("x", "mask", "cross", "cache", "position_terms")
 KeyValues = list[tuple[Tensor, Tensor]]  # keys and values of every layer, (1, heads, length, head_width)
@@ -34,13 +34,13 @@ class PrefixKV(LayerCache):
         self.k, self.v = k, v
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        prefix = (each.to(k.dtype).expand(len(k), -1, -1, -1) for each in (self.k, self.v))
+        prefix = (tensor.to(k.dtype).expand(len(k), -1, -1, -1) for tensor in (self.k, self.v))
         all_k, all_v = (torch.cat(both, 2) for both in zip(prefix, (k, v), strict=True))
         return all_k, all_v
 
 
 class PrefixLayout(CacheLayout):
-    """Makes the prefix visible to every position of the text, in whichever packed segment."""
+    """Makes the prefix visible to every position of the text, in every packed segment."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -74,7 +74,7 @@ class CaptureCache(Cache):
         return [(mask, mask)] * len(self.layers)
 
     def key_values(self) -> KeyValues:
-        return [(each.k, each.v) for each in self.layers if isinstance(each, CaptureKV)]
+        return [(layer.k, layer.v) for layer in self.layers if isinstance(layer, CaptureKV)]
 
 
 class VirtualTokens(Injection):
@@ -83,7 +83,7 @@ class VirtualTokens(Injection):
     def __init__(self, kind: str, model: nn.Module, length: int) -> None:
         super().__init__(kind)
         self.length, self.original_class = length, type(model)
-        self.stacks = {path: each for path, each in model.named_modules() if isinstance(each, Stack)}
+        self.stacks = {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
         self.has_encoder = any(not stack.causal for stack in self.stacks.values())
         self.has_decoder = any(stack.causal for stack in self.stacks.values())
         self._captures: dict[int, dict[str, CaptureCache]] = {}  # by thread
@@ -96,7 +96,7 @@ class VirtualTokens(Injection):
         """Give the model a subclass with these methods until the injection is removed."""
         original: Any = self.original_class
         if hasattr(original, "context"):
-            methods["context"] = property(lambda own: _shorten(original.context.fget(own), self.length))
+            methods["context"] = property(lambda tuned: _shorten(original.context.fget(tuned), self.length))
         namespace = {"__module__": original.__module__, **methods}
         model.__class__ = type(original.__name__, (original,), namespace)
 
@@ -108,14 +108,16 @@ class VirtualTokens(Injection):
         self, path: str, stack: Stack, arguments: tuple[Any, ...], named: Arguments
     ) -> tuple[tuple[Any, ...], Arguments]:
         """Forward pre-hook of a stack: a call without a cache gets one that holds the virtual tokens."""
-        given = dict(zip(STACK_ARGUMENTS, arguments, strict=False)) | named
-        if given.get("cache") is None:
-            x, mask = given["x"], given["mask"]
-            given["cache"] = self._cache(path, x)
-            if mask.positions is None and thread_key() not in self._captures:  # of images; they tell the number of keys
+        call = dict(zip(STACK_ARGUMENTS, arguments, strict=False)) | named
+        if call.get("cache") is None:
+            x, mask = call["x"], call["mask"]
+            call["cache"] = self._cache(path, x)
+            if (
+                mask.positions is None and thread_key() not in self._captures
+            ):  # of images; positions give the number of keys
                 places = torch.arange(self.length, self.length + x.size(1), device=x.device)
-                given["mask"] = mask.replace(positions=places.expand(len(x), -1))
-        return (), given
+                call["mask"] = mask.replace(positions=places.expand(len(x), -1))
+        return (), call
 
     def _cache(self, path: str, x: Tensor) -> Cache:
         if (captures := self._captures.get(thread_key())) is None:
@@ -129,10 +131,10 @@ class VirtualTokens(Injection):
     def capture(self) -> Iterator[dict[str, CaptureCache]]:
         """In this context texts get no virtual tokens; the dict collects the keys and values by stack."""
         key = thread_key()
-        found: dict[str, CaptureCache] = {}
-        self._captures[key] = found
+        captures: dict[str, CaptureCache] = {}
+        self._captures[key] = captures
         try:
-            yield found
+            yield captures
         finally:
             del self._captures[key]
 
@@ -141,7 +143,7 @@ class VirtualTokens(Injection):
 
 
 def thread_key() -> int:
-    """The key of what a call leaves for its hooks: several threads may call one model. Compiled code is one."""
+    """The key of data that a call leaves for its hooks: threads may share a model. Compiled code has one key."""
     return 0 if torch.compiler.is_compiling() else get_ident()
 
 
@@ -171,25 +173,25 @@ def start_method(injection: VirtualTokens) -> Method:
 
 def check_has_stack(model: nn.Module, kind: str) -> None:
     """Refuse a model without a stack of layers."""
-    if not any(isinstance(each, Stack) for each in model.modules()):
-        raise unsupported(kind, "it has no attention layers")
+    if not any(isinstance(module, Stack) for module in model.modules()):
+        raise unsupported_tuning(kind, "it has no attention layers")
 
 
 def check_reads_forward(model: nn.Module, kind: str) -> None:
-    """Check that a decoder, which attends to a source, reads from left to right: only so does a prefix come first."""
+    """Check that a decoder with cross-attention is causal: only then does a prefix come before the text."""
     for stack in model.modules():
         if isinstance(stack, Stack) and not stack.causal and any(layer.cross is not None for layer in stack.layers):
-            raise unsupported(kind, "its decoder writes all tokens at once, so nothing comes before them")
+            raise unsupported_tuning(kind, "its decoder writes all tokens at once, so nothing comes before them")
 
 
 def check_keeps_prefix(model: nn.Module, kind: str) -> None:
-    """Check that all attention is dense: only that can take keys before the text, and keep them."""
+    """Check that all attention is dense: only dense attention can take keys before the text, and keep them."""
     check_has_stack(model, kind)
     for layer in (layer for stack in model.modules() if isinstance(stack, Stack) for layer in stack.layers):
         kernel = getattr(layer.attention, "kernel", None)
         if kernel is None or not kernel.biasable or not issubclass(layer.attention.cache_layout(None)[0], DenseLayout):
             name = type(layer.attention if kernel is None else kernel).__name__
-            raise unsupported(kind, f"its attention ({name}) does not keep every key, so a prefix would be lost")
+            raise unsupported_tuning(kind, f"its attention ({name}) does not keep every key, so a prefix would be lost")
 
 
 def noise_for(model: nn.Module, kind: str) -> list[Inputs]:
@@ -197,18 +199,18 @@ def noise_for(model: nn.Module, kind: str) -> list[Inputs]:
     make = getattr(model, "random_inputs", None)
     if make is None:
         return []
-    if sum(isinstance(each, Stack) for each in model.modules()) > 1:
-        raise unsupported(kind, "its attention has positions for its own inputs only")
+    if sum(isinstance(module, Stack) for module in model.modules()) > 1:
+        raise unsupported_tuning(kind, "its attention has positions for its own inputs only")
     noise: list[Inputs] = make(1)
     return noise
 
 
 def initial_tokens(model: nn.Module, length: int, tokens: Sequence[int]) -> Tensor:
     """(1, length): `tokens` repeated, or random tokens of the vocabulary if there are none."""
-    tables = [each for each in model.children() if isinstance(each, nn.Embedding)]
+    tables = [child for child in model.children() if isinstance(child, nn.Embedding)]
     if not tables:
         raise UserError("the model has no token embedding to put virtual tokens before; use tune.kind=lora or adapter")
     device = tables[0].weight.device
     if not tokens:
-        return torch.randint(min(each.num_embeddings for each in tables[:2]), (1, length), device=device)
+        return torch.randint(min(table.num_embeddings for table in tables[:2]), (1, length), device=device)
     return torch.tensor([[tokens[i % len(tokens)] for i in range(length)]], device=device)

@@ -1,20 +1,20 @@
-"""Fertilities: how many target tokens each source token gives. They add up to the length of the target, without END."""
+"""Fertilities: the number of target tokens of each source token. Their sum is the length of the target without END."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from .ibm import DiagonalAligner, Numbers, Side
+from .ibm import DiagonalAligner, Numbers, WordIds
 from .links import Links
 
 Words = Sequence[int | None]  # the word in which each token ends; None: in white space
 
 
 def fertilities(chosen: Numbers, size: int, limit: int) -> Numbers:
-    """(size,) of source tokens that target tokens have chosen; -1 is none: then the nearest chosen one before counts.
+    """(size,) fertilities of source tokens. `chosen` has the source token of each target token, or -1: none.
 
-    No fertility is above the limit: the next source tokens take over, or those before. At most size × limit target
-    tokens count.
+    A target token without a source token counts for the nearest chosen one before it. No fertility exceeds the limit:
+    the excess goes to the next source tokens, or to those before. At most size × limit target tokens count.
     """
     chosen = _without_gaps(np.asarray(chosen, np.int64), size)
     counts = np.bincount(chosen[: size * limit], minlength=size)
@@ -30,13 +30,13 @@ def fertilities(chosen: Numbers, size: int, limit: int) -> Numbers:
 
 
 def _without_gaps(chosen: Numbers, size: int) -> Numbers:
-    """Target tokens without a source token choose as the nearest one before them, or behind; else by the diagonal."""
+    """Target tokens without a source token take that of the nearest one before, or after; else the diagonal."""
     (filled,) = np.nonzero(chosen >= 0)
     if not len(filled):
         return np.arange(len(chosen)) * size // max(len(chosen), 1)
     before = np.searchsorted(filled, np.arange(len(chosen)), side="right") - 1
-    found: Numbers = chosen[filled[np.maximum(before, 0)]]
-    return found
+    nearest: Numbers = chosen[filled[np.maximum(before, 0)]]
+    return nearest
 
 
 def choose_by_links(links: Links, source: Words, target: Words) -> Numbers:
@@ -45,16 +45,16 @@ def choose_by_links(links: Links, source: Words, target: Words) -> Numbers:
     The tokens of a target word are spread evenly over those of the source words that it is linked to.
     """
     chosen = np.full(len(target), -1)
-    tokens: dict[int, list[int]] = {}
+    source_words: dict[int, list[int]] = {}
     for token, word in enumerate(source):
         if word is not None:
-            tokens.setdefault(word, []).append(token)
-    own: dict[int, list[int]] = {}
+            source_words.setdefault(word, []).append(token)
+    target_words: dict[int, list[int]] = {}
     for token, word in enumerate(target):
         if word is not None:
-            own.setdefault(word, []).append(token)
-    for word, members in own.items():
-        linked = sorted(token for i, j in links if j == word for token in tokens.get(i, ()))
+            target_words.setdefault(word, []).append(token)
+    for word, members in target_words.items():
+        linked = sorted(token for i, j in links if j == word for token in source_words.get(i, ()))
         for number, token in enumerate(members):
             if linked:
                 chosen[token] = linked[number * len(linked) // len(members)]
@@ -68,13 +68,13 @@ def choose_by_model(
 
     The second array has the end of each text, after a first 0.
     """
-    aligner = DiagonalAligner(_side(sources), _side(targets))
+    aligner = DiagonalAligner(_word_ids(sources), _word_ids(targets))
     for _ in aligner.fit(iterations):
         pass
     return aligner.best(), aligner.target.ends
 
 
-def _side(rows: Sequence[Numbers]) -> Side:
+def _word_ids(rows: Sequence[Numbers]) -> WordIds:
     words = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32) + 1  # 0 is NULL
     ends = np.cumsum([0, *map(len, rows)])
-    return Side(words, ends, int(words.max(initial=0)) + 1)
+    return WordIds(words, ends, int(words.max(initial=0)) + 1)

@@ -1,9 +1,9 @@
 """IBM model 2 with the diagonal prior of fast_align (Dyer, Chahuneau and Smith, 2013), trained by EM.
 
-p(target | source) is a product over the target words: each chooses NULL with probability `null`, or source word i with
-a probability that falls off exponentially with its distance from the diagonal, and then itself by a table t(target
-word | source word). A *cell* is one target word with one of its source words, or with NULL. All cells of a block of
-target words are computed at once; only word numbers and the table, sparse, are kept in memory.
+p(target | source) is a product over the target words. Each aligns to NULL with probability `null`, or to source word i
+with a probability that falls off exponentially with its distance from the diagonal. The word then has the probability
+t(target word | source word), from a table. A *cell* is one target word with one of its source words, or with NULL. All
+cells of a block of target words are computed at once; memory holds only word numbers and the sparse table.
 """
 
 from array import array
@@ -24,7 +24,7 @@ MIN_TENSION, MAX_TENSION = 0.1, 14.0
 
 
 @dataclass(frozen=True)
-class Side:
+class WordIds:
     """The words of one language, as numbers from 1; 0 is NULL."""
 
     words: Numbers  # of all sentences
@@ -36,17 +36,17 @@ class Side:
         return np.diff(self.ends)
 
 
-def read_sides(pairs: Iterable[tuple[str, str]]) -> tuple[Side, Side]:
+def read_word_ids(pairs: Iterable[tuple[str, str]]) -> tuple[WordIds, WordIds]:
     """The white-space separated words of sentence pairs."""
     vocabularies: tuple[dict[str, int], dict[str, int]] = {}, {}
     words, ends = (array("i"), array("i")), (array("q", [0]), array("q", [0]))
     for pair in pairs:
-        for text, known, numbers, stops in zip(pair, vocabularies, words, ends, strict=True):
-            numbers.extend([known.setdefault(word, len(known) + 1) for word in text.split()])
+        for text, ids, numbers, stops in zip(pair, vocabularies, words, ends, strict=True):
+            numbers.extend([ids.setdefault(word, len(ids) + 1) for word in text.split()])
             stops.append(len(numbers))
     source, target = (
-        Side(np.array(numbers, np.int32), np.array(stops, np.int64), len(known) + 1)
-        for numbers, stops, known in zip(words, ends, vocabularies, strict=True)
+        WordIds(np.array(numbers, np.int32), np.array(stops, np.int64), len(ids) + 1)
+        for numbers, stops, ids in zip(words, ends, vocabularies, strict=True)
     )
     return source, target
 
@@ -63,16 +63,16 @@ class Cells:
 
     def sum(self, values: Numbers) -> Numbers:
         """The sums over the cells of every target word."""
-        found: Numbers = np.add.reduceat(values, self.starts)
-        return found
+        sums: Numbers = np.add.reduceat(values, self.starts)
+        return sums
 
 
 @dataclass
 class DiagonalAligner:
     """Aligns every target word with a source word or NULL."""
 
-    source: Side
-    target: Side
+    source: WordIds
+    target: WordIds
     null: float = 0.08  # the prior probability of NULL
     tension: float = 4.0  # how sharply the prior falls off; EM fits it
     alpha: float = 0.01  # of the Dirichlet prior of a table row; 0: maximum likelihood
@@ -108,13 +108,13 @@ class DiagonalAligner:
 
     def best(self) -> Numbers:
         """The most probable source word of every target word, from 0 in its sentence; -1 is NULL."""
-        found = np.empty(len(self.target.words), np.int32)
+        best_places = np.empty(len(self.target.words), np.int32)
         for words, cells in self._blocks():
             joint = self._prior(cells)[0] * self.table[np.searchsorted(self.keys, cells.key)]
             (at,) = np.nonzero(joint == np.maximum.reduceat(joint, cells.starts)[cells.word])
             _, first = np.unique(cells.word[at], return_index=True)  # ties go to the first
-            found[words] = cells.place[at[first]] - 1
-        return found
+            best_places[words] = cells.place[at[first]] - 1
+        return best_places
 
     def _blocks(self) -> Iterator[tuple[slice, Cells]]:
         """Consecutive target words with about CELLS cells."""
@@ -139,13 +139,13 @@ class DiagonalAligner:
         return Cells(starts, word, place, key, feature)
 
     def _occurring_keys(self) -> Numbers:
-        known, new, waiting = np.zeros(0, np.int64), list[Numbers](), 0
+        keys, new, waiting = np.zeros(0, np.int64), list[Numbers](), 0
         for _, cells in self._blocks():
             new.append(np.unique(cells.key))
             waiting += len(new[-1])
-            if waiting > len(known):  # rarely, because every merge sorts all
-                known, new, waiting = np.unique(np.concatenate([known, *new])), [], 0
-        return np.unique(np.concatenate([known, *new]))
+            if waiting > len(keys):  # rarely, because every merge sorts all
+                keys, new, waiting = np.unique(np.concatenate([keys, *new])), [], 0
+        return np.unique(np.concatenate([keys, *new]))
 
     def _prior(self, cells: Cells) -> tuple[Numbers, Numbers]:
         """The prior of every cell, and that of the source words alone, which sums to 1 over them."""
@@ -176,12 +176,12 @@ class DiagonalAligner:
         starts = np.flatnonzero(np.diff(row, prepend=-1))
         row = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(row)))
         totals = np.add.reduceat(counts + self.alpha, starts)[row]
-        found: Numbers
+        table: Numbers
         if self.alpha:  # variational Bayes favors few translations of a word
-            found = np.exp(digamma(counts + self.alpha) - digamma(totals))
+            table = np.exp(digamma(counts + self.alpha) - digamma(totals))
         else:
-            found = counts / np.maximum(totals, np.finfo(float).tiny)
-        return found
+            table = counts / np.maximum(totals, np.finfo(float).tiny)
+        return table
 
 
 def align_words(
@@ -191,7 +191,7 @@ def align_words(
     report: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Links]:
     """The links of all pairs, by models of both directions that are fitted to these pairs."""
-    source, target = read_sides(pairs)
+    source, target = read_word_ids(pairs)
     forward = _fit("source to target", DiagonalAligner(source, target), iterations, report)
     reverse = _fit("target to source", DiagonalAligner(target, source), iterations, report)
     for number in range(len(source.lengths)):

@@ -23,11 +23,11 @@ def parse_pharaoh(line: str, place: str) -> tuple[Links, Links]:
     """The sure and the possible links of a line; sure links are possible, too. `place` is for error messages."""
     sure, possible = set[Link](), set[Link]()
     for word in line.split():
-        if (found := PHARAOH.fullmatch(word)) is None:
+        if (match := PHARAOH.fullmatch(word)) is None:
             raise UserError(f"{place} has {word!r:.40}; expected links such as 0-0 1-2, or 1?2 for a possible one")
-        link = int(found[1]), int(found[3])
+        link = int(match[1]), int(match[3])
         possible.add(link)
-        if found[2] == "-":
+        if match[2] == "-":
             sure.add(link)
     return frozenset(sure), frozenset(possible)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..adapt.heads import HeadName, all_heads, head_sites, parse_heads
 from ..adapt.mute import muted_copy
 from ..adapt.outliers import random_inputs, smallest_vocab
-from ..adapt.prune import fill_heads, remove
+from ..adapt.prune import fill_heads, remove_heads
 from ..config.run_folder import is_run, read_run, write_run
 from ..errors import UserError
 from ..families import family
@@ -49,7 +49,7 @@ def prune_run(
     count = sum(map(torch.numel, model.parameters()))
     chosen = least_useful(heads, effect, model) if heads.startswith(LEAST) else parse_heads(heads, model, "--heads")
     muted = probe_logits(predictor, muted_copy(model, chosen))
-    remove(model, chosen)
+    remove_heads(model, chosen)
     difference = check_close("pruning gives logits", probe_logits(predictor), muted)
     about = read_run(path)
     names = [*predictor.run.pruned_heads, *map(str, chosen)]

@@ -4,7 +4,7 @@ What a view means for a task belongs to the task; measures of heads and attribut
 """
 
 from .axes import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
-from .draw import draw, draw_confusion
+from .draw import draw_confusion, draw_matrices
 from .record import AttentionSite, Which, attention_sites, record_attention, record_layers
 from .rollout import rollout
 from .view import AttentionMap, AttentionView, check_view_path
@@ -21,7 +21,7 @@ __all__ = [
     "Which",
     "attention_sites",
     "check_view_path",
-    "draw",
+    "draw_matrices",
     "draw_confusion",
     "record_attention",
     "record_layers",

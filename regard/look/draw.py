@@ -36,7 +36,7 @@ UNDATED: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"
 
 @dataclass(frozen=True)
 class Axis:
-    """The labels of the rows or columns of all panels, and what they are."""
+    """The labels of the rows or columns of all panels, and the name of the axis."""
 
     name: str
     labels: Sequence[str]
@@ -80,7 +80,7 @@ class PanelGrid:
         return wide, 1.3 + top + 0.35 * (self.rows - 1) + self.rows * self.height * self.cell
 
 
-def draw(
+def draw_matrices(
     path: Path, panels: Sequence[Mapping[str, Tensor]], rows: Axis, columns: Axis, title: str = "", caption: str = ""
 ) -> None:
     """Draw matrices (rows, columns), darker for larger values, to a PNG, PDF or SVG file.
@@ -94,7 +94,7 @@ def draw(
     path = check_picture_path(Path(path))
     layout = PanelGrid(len(panels), max(map(len, panels)), len(rows.labels), len(columns.labels))
     families, missing = font_families([*rows.labels, *columns.labels])
-    marks = [[printable_token(text, missing) for text in each.labels[:: layout.step]] for each in (rows, columns)]
+    marks = [[printable_token(text, missing) for text in axis.labels[:: layout.step]] for axis in (rows, columns)]
     size = layout.figure(*marks)
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
@@ -118,9 +118,9 @@ def draw(
     alone = [title, *panels[0]] if len(layout) == 1 else [title]
     figure.suptitle(textwrap.fill(", ".join(filter(None, alone)), characters), fontsize=10)
     figure.supxlabel(textwrap.fill(caption, characters), fontsize=9, color="#555555")
-    kind = path.suffix.lower()
+    suffix = path.suffix.lower()
     with atomic_write(path) as draft, rc_context({"svg.hashsalt": "regard"}):
-        figure.savefig(draft, format=kind[1:], metadata=UNDATED[kind])
+        figure.savefig(draft, format=suffix[1:], metadata=UNDATED[suffix])
 
 
 def _draw_ticks(axes: "Axes", layout: PanelGrid, marks: list[str], families: list[str], of_rows: bool) -> None:
@@ -149,7 +149,7 @@ def draw_confusion(path: Path, matrix: ConfusionMatrix) -> None:
     counts = torch.tensor([[matrix[a].get(b, 0) for b in labels] for a in labels], dtype=torch.float)
     fractions = counts / counts.sum(1, keepdim=True).clamp(min=1)
     caption = "each row: the predictions for that label, as fractions of its examples"
-    draw(path, [{"": fractions}], Axis("gold", labels), Axis("predicted", labels), "confusion matrix", caption)
+    draw_matrices(path, [{"": fractions}], Axis("gold", labels), Axis("predicted", labels), "confusion matrix", caption)
 
 
 STYLES = ("-", "--", "-.", ":")
@@ -173,9 +173,9 @@ def draw_curves(
     axes.set_ylabel(up)
     axes.grid(color="#dddddd", linewidth=0.5)
     axes.legend(fontsize=8)
-    kind = path.suffix.lower()
+    suffix = path.suffix.lower()
     with atomic_write(path) as draft, rc_context({"svg.hashsalt": "regard"}):
-        figure.savefig(draft, format=kind[1:], metadata=UNDATED[kind])
+        figure.savefig(draft, format=suffix[1:], metadata=UNDATED[suffix])
 
 
 COLORS = (
@@ -190,24 +190,24 @@ SMALLEST = 320  # the shorter side of a drawing: smaller images are enlarged, so
 def draw_objects(
     image: "Image.Image", objects: Sequence[tuple[str, float, Sequence[float]]], labels: Sequence[str]
 ) -> "Image.Image":
-    """A copy of the image with (label, score, corners in pixels); the color follows the place of the label."""
+    """A copy of the image with (label, score, corners in pixels); the color depends on the index of the label."""
     from PIL import ImageDraw
 
     times = max(-(-SMALLEST // min(image.size)), 1)
-    drawn = image.resize((image.width * times, image.height * times), 0)
-    line = max(round(min(drawn.size) / 240), 2)
-    font, draw = _font(max(round(min(drawn.size) / 32), 10)), ImageDraw.Draw(drawn)
+    picture = image.resize((image.width * times, image.height * times), 0)
+    line = max(round(min(picture.size) / 240), 2)
+    font, canvas = _font(max(round(min(picture.size) / 32), 10)), ImageDraw.Draw(picture)
     for label, score, box in reversed(objects):  # the likeliest come last, on top
         color = COLORS[labels.index(label) % len(COLORS)]
-        corners = [each * times for each in box]
-        draw.rectangle(corners, outline=color, width=line)
+        corners = [coordinate * times for coordinate in box]
+        canvas.rectangle(corners, outline=color, width=line)
         text = f"{label} {score:.2f}"
-        _, _, width, height = draw.textbbox((0, 0), text, font)
-        left = min(max(corners[0], 0), max(drawn.width - width - 4, 0))
+        _, _, width, height = canvas.textbbox((0, 0), text, font)
+        left = min(max(corners[0], 0), max(picture.width - width - 4, 0))
         top = corners[1] - height - 4 if corners[1] >= height + 4 else corners[1]
-        draw.rectangle((left, top, left + width + 4, top + height + 4), fill=color)
-        draw.text((left + 2, top + 1), text, (255, 255, 255), font)
-    return drawn
+        canvas.rectangle((left, top, left + width + 4, top + height + 4), fill=color)
+        canvas.text((left + 2, top + 1), text, (255, 255, 255), font)
+    return picture
 
 
 @cache

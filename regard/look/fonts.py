@@ -1,4 +1,4 @@
-"""Fonts for labels in any script: which installed fonts have the characters, and what to do if none has."""
+"""Fonts for labels in any script: finds installed fonts with the characters, or warns."""
 
 import unicodedata
 import warnings
@@ -32,9 +32,9 @@ def font_families(texts: Iterable[str]) -> tuple[list[str], set[str]]:
     missing -= _glyphs(findfont(FontProperties(family=families)), missing)
     drawable = {letter for letter in missing if unicodedata.category(letter) not in UNDRAWABLE}
     for name, path in _other_fonts() if drawable else ():
-        if found := _glyphs(path, drawable):
+        if covered := _glyphs(path, drawable):
             families.append(name)
-            missing, drawable = missing - found, drawable - found
+            missing, drawable = missing - covered, drawable - covered
         if not drawable:
             break
     if drawable:
@@ -58,11 +58,11 @@ def _other_fonts() -> Iterator[tuple[str, str]]:
     from matplotlib.font_manager import findSystemFonts, fontManager
 
     def fonts() -> dict[str, str]:
-        regular = (each for each in fontManager.ttflist if each.weight in (400, "normal") and each.style == "normal")
-        return {each.name: each.fname for each in regular if not each.name.startswith(PLACEHOLDERS)}
+        regular = (font for font in fontManager.ttflist if font.weight in (400, "normal") and font.style == "normal")
+        return {font.name: font.fname for font in regular if not font.name.startswith(PLACEHOLDERS)}
 
     def rank(name: str) -> tuple[int, str]:
-        return next((i for i, known in enumerate(PREFERRED) if name.startswith(known)), len(PREFERRED)), name
+        return next((i for i, prefix in enumerate(PREFERRED) if name.startswith(prefix)), len(PREFERRED)), name
 
     before = fonts()
     yield from ((name, before[name]) for name in sorted(before, key=rank))
@@ -74,9 +74,9 @@ def _other_fonts() -> Iterator[tuple[str, str]]:
 
 def _warn(missing: set[str]) -> None:
     letters = sorted(missing)
-    shown = " ".join(letters[:5]) + (f" and {len(letters) - 5} more characters" if len(letters) > 5 else "")
+    listed = " ".join(letters[:5]) + (f" and {len(letters) - 5} more characters" if len(letters) > 5 else "")
     warnings.warn(
-        f"no installed font has {shown}, which the picture shows as codes such as {escape(letters[0])}; install "
+        f"no installed font has {listed}, which the picture shows as codes such as {escape(letters[0])}; install "
         f"{' and '.join(dict.fromkeys(map(_package, letters)))}",
         stacklevel=4,
     )

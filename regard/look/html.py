@@ -25,8 +25,8 @@ THUMBNAIL = 48  # rows and columns of the overview of a head
 FINEST = 0.001  # step between two values
 LEVELS = 127  # steps of the range of a head: 255 cost a quarter more bytes and look the same
 RESOLUTION = 5  # of a value: at least this many steps make up the weight 1 / keys of a uniform head
-DENSE = 2**24  # weights of a page that are all kept; of more, the largest of each query
-LARGEST = 32  # weights of a query that a large page keeps
+DENSE = 2**24  # a page with at most this many weights has all of them; a larger one, the largest of each query
+LARGEST = 32  # weights of a query on a large page
 SPECTROGRAM = 2000  # columns of the picture of a spectrogram, at most
 PHOTO = 2**17  # pixels of an image from which it is stored as JPEG
 
@@ -36,7 +36,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def page(view: "AttentionView", layer: object = None, head: object = None, kind: str | None = None) -> str:
-    """The page; `layer`, `head` and `kind` are what it shows first."""
+    """The page; it first shows `layer`, `head` and `kind`."""
     parts = {name: files(__package__).joinpath("page", name).read_text("utf-8") for name in PAGE_FILES}
     data, blobs = _page_data(view)
     data["first"] = {"layer": layer, "head": head, "kind": kind}
@@ -54,7 +54,7 @@ PAGE_FILES = ("page.html", "page.css", "core.js", "parts.js", "views.js", "main.
 
 
 def notebook_frame(text: str) -> str:
-    """The page in a frame of a notebook, which can run its scripts and do nothing else."""
+    """The page in a sandboxed frame of a notebook, which can only run its scripts."""
     style = "width:100%;height:680px;border:0;border-radius:8px"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(text)}"></iframe>'
 
@@ -67,18 +67,18 @@ def json_view(view: "AttentionView", maps: "list[AttentionMap]", heads: list[int
         "logprobs": list(view.logprobs),
         "maps": [
             {
-                "path": each.site.path,
-                "kind": each.kind,
-                "layer": each.layer,
-                "note": each.site.note,
-                "queries": each.queries.labels,
-                "keys": each.keys.labels,
+                "path": attention.site.path,
+                "kind": attention.kind,
+                "layer": attention.layer,
+                "note": attention.site.note,
+                "queries": attention.queries.labels,
+                "keys": attention.keys.labels,
                 "heads": {
-                    str(number + 1): _rounded(each.weights[number])
-                    for number in (range(len(each.weights)) if heads is None else heads)
+                    str(number + 1): _rounded(attention.weights[number])
+                    for number in (range(len(attention.weights)) if heads is None else heads)
                 },
             }
-            for each in maps
+            for attention in maps
         ],
     }
 
@@ -92,14 +92,14 @@ def _rounded(weights: Tensor) -> list[list[float]]:
 
 
 def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
-    """What the page knows, and its compressed maps: one for every head, and overviews of all."""
+    """The data of the page, and its compressed maps: one for every head, and overviews of all."""
     axes: list[ViewAxis] = []
     blobs: list[str] = []
     maps: list[dict[str, Any]] = []
     sources: list[tuple[str, int, Tensor, ViewAxis, ViewAxis, str]]
-    sources = [(each.kind, each.layer, each.weights, each.queries, each.keys, each.site.note) for each in view.maps]
-    sources += [("rollout", i + 1, each[None], axis, axis, "") for i, each, axis in view.rollouts()]
-    most = LARGEST if sum(each[2].numel() for each in sources) > DENSE else None
+    sources = [(m.kind, m.layer, m.weights, m.queries, m.keys, m.site.note) for m in view.maps]
+    sources += [("rollout", i + 1, weights[None], axis, axis, "") for i, weights, axis in view.rollouts()]
+    most = LARGEST if sum(source[2].numel() for source in sources) > DENSE else None
     thumbnails = []
     pool = ThreadPoolExecutor(THREADS)
     for kind, layer, weights, queries, keys, note in sources:
@@ -109,7 +109,7 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
         values, low, step = quantize(weights, most)
         thumbnails.append(_thumbnails(values).tobytes())
         first = len(blobs)
-        blobs += pool.map(compress, [each.tobytes() for each in values])  # zlib does not hold Python's lock
+        blobs += pool.map(compress, [head.tobytes() for head in values])  # zlib releases the GIL
         maps.append(
             {
                 "kind": kind, "layer": layer, "heads": len(values), "note": note, "blob": first,
@@ -125,7 +125,7 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
         "counts": dict(view.counts),
         "largest": most,
         "leftOut": dict(view.left_out),
-        "logprobs": [round(each, 4) for each in view.logprobs],
+        "logprobs": [round(logprob, 4) for logprob in view.logprobs],
         "thumbnail": THUMBNAIL,
         "overview": len(blobs) - 1,
     }
@@ -136,8 +136,8 @@ def quantize(weights: Tensor, most: int | None = None) -> tuple[Bytes, list[floa
     """Weights (heads, queries, keys) in 8 bits: value = low + step · byte, with one low and one step for each head.
 
     A step is 1/LEVELS of the range of the head, but not finer than FINEST, or 1 / (RESOLUTION · keys) if there are many
-    keys: small differences between small weights cannot be seen, and cost most of the size. `most` keeps the largest
-    weights of each query alone.
+    keys: small differences between small weights are invisible, and cost most of the size. With `most`, only that many
+    of the largest weights of each query remain.
     """
     weights = weights.float()
     if most is not None and most < weights.size(2):
@@ -161,7 +161,7 @@ def _thumbnails(values: Bytes) -> Bytes:
 
 
 def compress(data: bytes) -> str:
-    """As a browser decompresses it: base64, then DecompressionStream("deflate").
+    """Compress data for a browser, which decodes base64 and then DecompressionStream("deflate").
 
     Weights that vary like noise have no repeated parts: then Huffman codes alone are an eighth smaller.
     """
@@ -171,7 +171,7 @@ def compress(data: bytes) -> str:
 
 
 def _axis_data(axis: ViewAxis) -> dict[str, Any]:
-    return {"name": axis.name, "ended": axis.ended, "segments": [_segment_data(each) for each in axis.segments]}
+    return {"name": axis.name, "ended": axis.ended, "segments": [_segment_data(segment) for segment in axis.segments]}
 
 
 def _segment_data(segment: AxisSegment) -> dict[str, Any]:
@@ -183,8 +183,9 @@ def _segment_data(segment: AxisSegment) -> dict[str, Any]:
         return data | times | {"image": _spectrogram(segment.spectrogram)}
     data["labels"] = list(segment.labels)
     if isinstance(segment, QuerySegment):
-        boxes = [[round(each, 4) for each in box] for box in segment.boxes]
-        data |= {"scores": [round(each, 4) for each in segment.scores], "boxes": boxes, "image": _image(segment.image)}
+        boxes = [[round(coordinate, 4) for coordinate in box] for box in segment.boxes]
+        scores = [round(score, 4) for score in segment.scores]
+        data |= {"scores": scores, "boxes": boxes, "image": _image(segment.image)}
     return data
 
 
@@ -193,15 +194,15 @@ def _image(pixels: Pixels) -> dict[str, Any]:
     from PIL import Image
 
     height, width = pixels.shape[:2]
-    kind = "jpeg" if height * width >= PHOTO else "png"
+    format = "jpeg" if height * width >= PHOTO else "png"
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, kind, **({"quality": 88} if kind == "jpeg" else {"optimize": True}))
+    Image.fromarray(pixels).save(out, format, **({"quality": 88} if format == "jpeg" else {"optimize": True}))
     code = base64.b64encode(out.getvalue()).decode("ascii")
-    return {"width": width, "height": height, "url": f"data:image/{kind};base64,{code}"}
+    return {"width": width, "height": height, "url": f"data:image/{format};base64,{code}"}
 
 
 def _spectrogram(frames: npt.NDArray[np.float32]) -> dict[str, Any] | None:
-    """Loudness as gray, low frequencies below; quiet frames of padding may be many."""
+    """A picture of loudness in gray, low frequencies below. Many frames may be silent padding."""
     if not frames.size:
         return None
     skip = -(-len(frames) // SPECTROGRAM)

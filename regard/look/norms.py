@@ -1,7 +1,7 @@
-"""Norm-weighted attention (Kobayashi et al. 2020, 2004.10102): ‖α f(x)‖ in place of the weight α.
+"""Norm-weighted attention (Kobayashi et al. 2020, 2004.10102): ‖α f(x)‖ instead of the weight α.
 
-f(x) is what a head adds to the output for a key x: its value through the output projection. A large weight on a short
-vector counts little.
+f(x) is the contribution of a head to the output for a key x: its value times the output projection. A large weight on
+a short vector counts little.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ def value_norms(values: Tensor, out: Tensor) -> Tensor:
 
 
 def weigh_by_norm(model: nn.Module, relative: bool = True) -> nn.Module:
-    """Let recorders of this model get ‖α f(x)‖; with `relative` every row is divided by its sum.
+    """Let recorders of this model record ‖α f(x)‖; with `relative`, every row is divided by its sum.
 
-    It attaches hooks and replaces a method, so it takes a model of its own (`shared_copy`).
+    It attaches hooks and replaces a method, so it needs a copy of the model (`shared_copy`).
     """
     for site in head_sites(model):
         if not isinstance(site.out, nn.Linear):
@@ -38,17 +38,17 @@ def weigh_by_norm(model: nn.Module, relative: bool = True) -> nn.Module:
 
 
 def _weigh(attention: Attention, site: HeadSite, relative: bool) -> None:
-    seen: dict[str, Tensor] = {}
+    cached: dict[str, Tensor] = {}
     plain: Callable[[Tensor, Tensor, Mask, Tensor | None], Tensor] = attention.weights
 
     def remember(module: nn.Module, inputs: tuple[Any, ...], values: Tensor) -> None:
-        seen["values"] = values
+        cached["values"] = values
 
     def weights(q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
-        values = repeat_heads(attention.split_heads(seen.pop("values")), q.size(1))
+        values = repeat_heads(attention.split_heads(cached.pop("values")), q.size(1))
         assert isinstance(site.out, nn.Linear)
-        found = plain(q, k, mask, bias).abs() * value_norms(values, site.out.weight)[:, :, None]
-        return found / found.sum(-1, keepdim=True).clamp(min=1e-12) if relative else found
+        norms = plain(q, k, mask, bias).abs() * value_norms(values, site.out.weight)[:, :, None]
+        return norms / norms.sum(-1, keepdim=True).clamp(min=1e-12) if relative else norms
 
     attention.value.register_forward_hook(remember)
     attention.weights = weights  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Record attention weights of a finished model, whatever kernel computes its output."""
+"""Record attention weights of a finished model with any kernel."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from ..parts.recording import RECORDER
 # What attends to what. `order` is the positional attention of a non-autoregressive decoder, from and to itself.
 AttentionKind: TypeAlias = Literal["encoder", "decoder", "cross", "order"]
 Which: TypeAlias = int | str | None  # a layer or head, from 1; "all"; None: the layer that a view chooses, the mean
-MAX_WEIGHTS = 2**28  # values of one kind of attention that are kept: 1 GB
+MAX_WEIGHTS = 2**28  # recorded values of one kind of attention: 1 GB
 NO_ATTENTION = "this model has no attention, so there is nothing to look at; choose another model"
 
 
@@ -79,8 +79,8 @@ class AttentionRecorder:
 
     def __init__(self, model: nn.Module, paths: Collection[str] | None = None) -> None:
         self.maps: dict[str, Tensor] = {}
-        modules = ((path, each) for path, each in model.named_modules() if isinstance(each, Attention))
-        self.paths = {each: path for path, each in modules if paths is None or path in paths}
+        modules = ((path, module) for path, module in model.named_modules() if isinstance(module, Attention))
+        self.paths = {module: path for path, module in modules if paths is None or path in paths}
         self.injection = injection_of(model)
 
     def __call__(self, attention: Attention, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None) -> None:
@@ -95,9 +95,9 @@ def by_position(weights: Tensor, key_positions: Tensor) -> Tensor:
 
     Keys that the cache has dropped have no weight.
     """
-    known = key_positions < ABSENT
-    size = int(key_positions.masked_fill(~known, 0).max()) + 1
-    index = key_positions.masked_fill(~known, size).expand(len(weights), -1)
+    present = key_positions < ABSENT
+    size = int(key_positions.masked_fill(~present, 0).max()) + 1
+    index = key_positions.masked_fill(~present, size).expand(len(weights), -1)
     out = weights.new_zeros(*weights.shape[:3], size + 1)
     out.scatter_add_(3, index[:, None, None].expand_as(weights), weights)
     return out[..., :size]
@@ -111,12 +111,12 @@ def record_attention(model: nn.Module, paths: Collection[str] | None = None) -> 
     are computed separately, from the same queries and keys. Only padding is not removed, because the weights are stored
     by row; this may change the last bits. Other threads may use the model meanwhile; their calls are not recorded.
     """
-    with recording(AttentionRecorder(model, paths)) as recorder:
+    with active_recorder(AttentionRecorder(model, paths)) as recorder:
         yield recorder.maps
 
 
 @contextmanager
-def recording(recorder: AttentionRecorder) -> Iterator[AttentionRecorder]:
+def active_recorder(recorder: AttentionRecorder) -> Iterator[AttentionRecorder]:
     """In this context and thread, calls of the model pass through the recorder."""
     token = RECORDER.set(recorder)
     try:
@@ -154,21 +154,21 @@ class LayerRecorder(AttentionRecorder):
         """False if the weights of an encoder are too many to keep, while there is other attention to show."""
         kind = next(site.kind for site in self.sites if site.path == path)
         same = sum(site.kind == kind for site in self.sites)
-        each = q.size(1) * q.size(2) * k.size(2)
-        if same * each <= MAX_WEIGHTS:
+        per_layer = q.size(1) * q.size(2) * k.size(2)
+        if same * per_layer <= MAX_WEIGHTS:
             return True
         size = f"{q.size(2):,} × {k.size(2):,} weights in each of {same * q.size(1)} heads"
         if kind == "encoder" and len({site.kind for site in self.sites}) > 1:
             self.left_out[kind] = f"{size}; choose a layer to see them"
             return False
-        one = "" if same == 1 or each > MAX_WEIGHTS else ", or choose a layer (layer=, --layer)"
+        hint = "" if same == 1 or per_layer > MAX_WEIGHTS else ", or choose a layer (layer=, --layer)"
         most = int((MAX_WEIGHTS / (same * q.size(1))) ** 0.5)
-        raise UserError(f"the attention has {size}, too many to show; give a part of about {most:,} positions{one}")
+        raise UserError(f"the attention has {size}, too many to show; give a part of about {most:,} positions{hint}")
 
     def keys(self, kind: AttentionKind) -> int:
         """The number of keys of recorded attention."""
         return next(
-            (self.maps[each.path].size(3) for each in self.sites if each.kind == kind and each.path in self.maps), 0
+            (self.maps[site.path].size(3) for site in self.sites if site.kind == kind and site.path in self.maps), 0
         )
 
     def layers(self) -> list[tuple[AttentionSite, Tensor]]:
@@ -177,18 +177,18 @@ class LayerRecorder(AttentionRecorder):
         Where one layer has several modules of a kind, such as the global queries of Longformer, the later module
         replaces the rows of its queries.
         """
-        found: dict[tuple[AttentionKind, int], tuple[AttentionSite, Tensor]] = {}
+        layers: dict[tuple[AttentionKind, int], tuple[AttentionSite, Tensor]] = {}
         for site in self.sites:
             if site.path not in self.maps:
                 continue
             weights, key = self.maps[site.path][0].float().cpu(), (site.kind, site.layer)
-            if key in found:
+            if key in layers:
                 rows = self.rows[site.path][0].cpu()
-                site, whole = found[key][0], found[key][1].clone()
+                site, whole = layers[key][0], layers[key][1].clone()
                 whole[:, rows] = weights
                 weights = whole
-            found[key] = site, weights
-        return list(found.values())
+            layers[key] = site, weights
+        return list(layers.values())
 
 
 def _layer_counts(sites: list[AttentionSite]) -> dict[AttentionKind, int]:
@@ -200,10 +200,10 @@ def _layer_counts(sites: list[AttentionSite]) -> dict[AttentionKind, int]:
 
 @contextmanager
 def record_layers(model: nn.Module, layer: Which = None, part: nn.Module | None = None) -> Iterator[LayerRecorder]:
-    """Record what an `AttentionView` shows, in the layers that are asked for, without gradients.
+    """Record the attention of the chosen layers for an `AttentionView`, without gradients.
 
-    `part` is the part of the model that runs, if not all does.
+    `part` is the part of the model that runs, if not all of it.
     """
-    with recording(LayerRecorder(model, layer, part)) as recorder, torch.no_grad():
+    with active_recorder(LayerRecorder(model, layer, part)) as recorder, torch.no_grad():
         assert isinstance(recorder, LayerRecorder)
         yield recorder

@@ -10,13 +10,13 @@ def rollout(layers: Sequence[Tensor]) -> list[Tensor]:
     """The rollout (positions, positions) after every layer, of weights (heads, positions, positions).
 
     The residual connection counts as much as the mean over the heads. Rows are normalized before they are multiplied,
-    so that each is a distribution over the input. It has no meaning for causal attention, where later positions see
-    more of the input than earlier ones.
+    so that each is a distribution over the input. It has no meaning for causal attention, where later positions attend
+    to more of the input than earlier ones.
     """
-    found: list[Tensor] = []
+    rollouts: list[Tensor] = []
     for weights in layers:
         mixed = weights.mean(0).clamp(min=0)
         mixed = mixed + torch.eye(len(mixed), dtype=mixed.dtype)
         mixed = mixed / mixed.sum(1, keepdim=True)
-        found.append(mixed if not found else mixed @ found[-1])
-    return found
+        rollouts.append(mixed if not rollouts else mixed @ rollouts[-1])
+    return rollouts

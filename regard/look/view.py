@@ -1,4 +1,4 @@
-"""The attention weights of one forward pass, with what their queries and keys are."""
+"""The attention weights of one forward pass, with the axes of their queries and keys."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..files import PICTURES, JsonObject, atomic_write, check_picture_path, write_json
 from .axes import ViewAxis
-from .draw import Axis, draw
+from .draw import Axis, draw_matrices
 from .html import json_view, notebook_frame, page
 from .record import NO_ATTENTION, AttentionKind, AttentionSite, LayerRecorder, Which
 from .rollout import rollout
@@ -77,38 +77,38 @@ class AttentionView:
         title: str = "",
         logprobs: Sequence[float] = (),
     ) -> "AttentionView":
-        """`axes` has `source`, `target` or `prefix`; one that is missing is another (`FALLBACK`)."""
+        """`axes` has `source`, `target` or `prefix`; `FALLBACK` replaces a missing one."""
         maps = []
         for site, weights in layers:
             queries, keys = (_axis(axes, name) for name in AXES[site.kind])
             maps.append(AttentionMap(site, weights, queries, keys))
-        found = dict(counts or {})
-        for each in maps:
-            found[each.kind] = max(found.get(each.kind, 0), each.layer)
-        return cls(tuple(maps), axes, found, title, tuple(logprobs))
+        layers_of = dict(counts or {})
+        for attention in maps:
+            layers_of[attention.kind] = max(layers_of.get(attention.kind, 0), attention.layer)
+        return cls(tuple(maps), axes, layers_of, title, tuple(logprobs))
 
     @classmethod
     def recorded(
         cls, recorder: LayerRecorder, axes: Mapping[str, ViewAxis], title: str = "", logprobs: Sequence[float] = ()
     ) -> "AttentionView":
-        """What a recorder has, see `of`."""
+        """The view of a recorder's maps, see `of`."""
         return replace(cls.of(recorder.layers(), axes, recorder.counts, title, logprobs), left_out=recorder.left_out)
 
     # --- arrays ------------------------------------------------------------------------------------------------
 
     @property
     def kinds(self) -> list[AttentionKind]:
-        """Of the recorded attention, in order."""
-        return list(dict.fromkeys(each.kind for each in self.maps))
+        """The kinds of the recorded attention, in order."""
+        return list(dict.fromkeys(attention.kind for attention in self.maps))
 
     @property
     def source(self) -> list[str]:
-        """The labels of what is read."""
+        """The labels of the source."""
         return _axis(self.axes, "source").labels
 
     @property
     def target(self) -> list[str]:
-        """The labels of what is written."""
+        """The labels of the target."""
         return _axis(self.axes, "target").labels
 
     @property
@@ -131,31 +131,31 @@ class AttentionView:
 
     def layer_map(self, layer: Which = None, kind: str | None = None) -> AttentionMap:
         """The map of a layer; by default that of a picture: the second-to-last of cross-attention, else the middle."""
-        own = self.layers(kind)
+        maps = self.layers(kind)
         if layer is None:
-            return own[max(len(own) - 2, 0) if own[0].kind == "cross" else len(own) // 2]
-        return self._chosen(layer, own[0].kind)[0]
+            return maps[max(len(maps) - 2, 0) if maps[0].kind == "cross" else len(maps) // 2]
+        return self._chosen(layer, maps[0].kind)[0]
 
     def layers(self, kind: str | None = None) -> list[AttentionMap]:
         """The maps of a kind; by default of cross-attention, if there is some."""
-        kind = kind or ("cross" if "cross" in self.kinds else self.kinds[0])  # the most telling
+        kind = kind or ("cross" if "cross" in self.kinds else self.kinds[0])  # the most informative
         if kind not in self.kinds:
             raise UserError(f"kind is {kind!r}, but this model has the attention {', '.join(self.kinds)}; choose one")
-        return [each for each in self.maps if each.kind == kind]
+        return [attention for attention in self.maps if attention.kind == kind]
 
     def _chosen(self, layer: Which, kind: AttentionKind) -> list[AttentionMap]:
         if layer is None:
             return [self.layer_map(None, kind)]
-        own = self.layers(kind)
+        maps = self.layers(kind)
         numbers = [number + 1 for number in _numbers("layer", layer, self.counts[kind])]
-        found = [each for each in own if each.layer in numbers]
-        if not found:
+        chosen = [attention for attention in maps if attention.layer in numbers]
+        if not chosen:
             raise UserError(f"layer {layer} is not recorded; look without layer=, or with layer={layer}")
-        return found
+        return chosen
 
     def cross_layers(self) -> list[Tensor]:
         """(heads, target, source) of every recorded decoder layer."""
-        return [each.weights for each in self.maps if each.kind == "cross"]
+        return [attention.weights for attention in self.maps if attention.kind == "cross"]
 
     def cross(self) -> Tensor:
         """(target, source): the mean over the heads of the second-to-last decoder layer, which aligns best."""
@@ -180,17 +180,18 @@ class AttentionView:
                 "rollout combines the layers of an encoder, and this view has none (in a causal decoder, later "
                 "positions see more than earlier ones, which would count as attention); look at single layers instead"
             )
-        if not (found := self.rollouts()):
+        if not (rollouts := self.rollouts()):
             raise UserError("rollout needs all layers of the encoder; look without layer=")
-        array: npt.NDArray[np.float32] = found[-1][1].numpy()
+        array: npt.NDArray[np.float32] = rollouts[-1][1].numpy()
         return array
 
     def rollouts(self) -> list[tuple[int, Tensor, ViewAxis]]:
         """The rollout after every encoder layer, with the layer from 0; none if not all layers are recorded."""
-        own = [each for each in self.maps if each.kind == "encoder"]
-        if not own or len(own) < self.counts["encoder"]:
+        maps = [attention for attention in self.maps if attention.kind == "encoder"]
+        if not maps or len(maps) < self.counts["encoder"]:
             return []
-        return [(i, each, own[0].queries) for i, each in enumerate(rollout([each.weights for each in own]))]
+        combined = rollout([attention.weights for attention in maps])
+        return [(i, weights, maps[0].queries) for i, weights in enumerate(combined)]
 
     # --- files -------------------------------------------------------------------------------------------------
 
@@ -201,8 +202,8 @@ class AttentionView:
         recorded, or these; a page begins with them.
         """
         path = check_view_path(Path(path))
-        own = self.layer_map(None if layer == "all" else layer, kind)
-        _numbers("head", head, len(own.weights))
+        attention = self.layer_map(None if layer == "all" else layer, kind)
+        _numbers("head", head, len(attention.weights))
         if path.suffix.lower() == ".html":
             text = page(self, layer, head, kind)
             with atomic_write(path) as draft:
@@ -210,42 +211,45 @@ class AttentionView:
         elif path.suffix.lower() == ".json":
             write_json(path, self._json(layer, head, kind))
         else:
-            self._draw(path, layer, head, own)
+            self._draw(path, layer, head, attention)
 
     def _json(self, layer: Which, head: Which, kind: str | None) -> JsonObject:
         kinds = list[str](self.kinds) if kind is None else [kind]
-        maps = [each for name in kinds for each in self.layers(name) if layer in (None, "all", each.layer)]
-        return json_view(self, maps, _numbers("head", head, min(len(each.weights) for each in maps)) or None)
+        maps = [m for name in kinds for m in self.layers(name) if layer in (None, "all", m.layer)]
+        return json_view(self, maps, _numbers("head", head, min(len(m.weights) for m in maps)) or None)
 
     def _repr_html_(self) -> str:
         """A notebook shows the page."""
         return notebook_frame(page(self))
 
-    def _draw(self, path: Path, layer: Which, head: Which, own: AttentionMap) -> None:
-        note = f" ({own.site.note})" if own.site.note else ""
-        draw(
+    def _draw(self, path: Path, layer: Which, head: Which, attention: AttentionMap) -> None:
+        note = f" ({attention.site.note})" if attention.site.note else ""
+        draw_matrices(
             path,
-            self._panels(layer, head, own.kind),
-            Axis(own.queries.name, own.queries.labels),
-            Axis(own.keys.name if own.kind == "cross" else f"attended {own.keys.name}", own.keys.labels),
-            TITLES[own.kind],
-            f"each row: attention of {'the decoder for ' * (own.kind == 'cross')}that {own.queries.name}{note}",
+            self._panels(layer, head, attention.kind),
+            Axis(attention.queries.name, attention.queries.labels),
+            Axis(
+                attention.keys.name if attention.kind == "cross" else f"attended {attention.keys.name}",
+                attention.keys.labels,
+            ),
+            TITLES[attention.kind],
+            f"each row: attention of {'the decoder for ' * (attention.kind == 'cross')}that {attention.queries.name}{note}",
         )
 
     def _panels(self, layer: Which, head: Which, kind: AttentionKind) -> list[dict[str, Tensor]]:
         """A row of titled matrices for every layer: one for each head, or the mean over the heads."""
         rows = []
-        for each in self._chosen(layer, kind):
-            weights, own = each.weights, {}
-            name = f"layer {each.layer} of {self.counts[kind]}"
+        for attention in self._chosen(layer, kind):
+            weights, panels = attention.weights, {}
+            name = f"layer {attention.layer} of {self.counts[kind]}"
             for index in _numbers("head", 1 if head is None and len(weights) == 1 else head, len(weights)):
-                own[f"{name}, head {index + 1} of {len(weights)}"] = weights[index]
-            rows.append(own or {f"{name}, mean of {len(weights)} heads": weights.mean(0)})
+                panels[f"{name}, head {index + 1} of {len(weights)}"] = weights[index]
+            rows.append(panels or {f"{name}, mean of {len(weights)} heads": weights.mean(0)})
         return rows
 
 
 def check_view_path(path: Path) -> Path:
-    """Return the path of a view to write, or raise UserError; call it before the work that the view shows."""
+    """The path of a view to write, or a UserError; call it before computing the view."""
     return check_picture_path(path, VIEWS)
 
 
@@ -255,12 +259,12 @@ def _axis(axes: Mapping[str, ViewAxis], name: str) -> ViewAxis:
     return axes[name]
 
 
-def _numbers(name: str, wanted: Which, count: int) -> list[int]:
+def _numbers(name: str, choice: Which, count: int) -> list[int]:
     """The chosen layers or heads, from 0; none for None."""
-    if wanted is None:
+    if choice is None:
         return []
-    if wanted == "all":
+    if choice == "all":
         return list(range(count))
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= count:
-        raise UserError(f"{name} is {wanted!r}; expected a number from 1 to {count}, or all")
-    return [wanted - 1]
+    if not isinstance(choice, int) or isinstance(choice, bool) or not 1 <= choice <= count:
+        raise UserError(f"{name} is {choice!r}; expected a number from 1 to {count}, or all")
+    return [choice - 1]

@@ -52,8 +52,10 @@ class WordBatch:
             self.spread[number, last : len(row.tokens), words + 1] = 1.0
             self.valid[number, : len(row.spans)] = True
         self.spread, self.valid = self.spread.to(device), self.valid.to(device)
-        own = self.spread[:, :, :words]
-        self.mean = (own / own.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (rows, words, tokens)
+        word_columns = self.spread[:, :, :words]
+        self.mean = (word_columns / word_columns.sum(1, keepdim=True).clamp(min=1)).transpose(
+            1, 2
+        )  # (rows, words, tokens)
 
     def word_weights(self, weights: Tensor) -> Tensor:
         """(rows, heads, tokens, tokens) -> (rows, heads, words, words + 2): the last two are START and END."""
@@ -91,7 +93,7 @@ class RelationCounts:
 
 
 class WordRecorder(AttentionRecorder):
-    """Hands the weights between words to `take`, attention by attention. It keeps no weights itself."""
+    """Passes the weights between words to `take`, one attention module at a time. It stores no weights itself."""
 
     batch: WordBatch  # that the model reads next
 
@@ -138,14 +140,14 @@ class LinkCounter(WordRecorder):
         """The batch that the model reads next. `links` run from a word to its head; `separators` (rows, words)."""
         if self.causal:
             up = links.targets < links.sources
-            directions = [_select(links, up), _select(_turned(links), ~up)]
+            directions = [_select(links, up), _select(_reverse(links), ~up)]
         else:
-            directions = [links, _turned(links)]
+            directions = [links, _reverse(links)]
         self.batch, self.separators = batch, separators
-        self.directions = [_with_any(each) for each in directions]
+        self.directions = [_with_any(direction) for direction in directions]
         self.words += int(batch.valid.sum())
-        for counts, each in zip(self.counts, self.directions, strict=True):
-            self._count(counts, each)
+        for counts, direction in zip(self.counts, self.directions, strict=True):
+            self._count(counts, direction)
 
     def _count(self, counts: list[RelationCounts], links: WordLinks) -> None:
         sources = {*zip(links.rows.tolist(), links.sources.tolist(), links.relations.tolist(), strict=True)}
@@ -158,10 +160,10 @@ class LinkCounter(WordRecorder):
     def take(self, path: str, weights: Tensor) -> None:
         best, others = strongest_links(weights, self.batch, self.causal)
         self._add(self.patterns, path, self._pattern_counts(best))
-        self._add(self.hits, path, torch.stack([self._hits(others, each) for each in self.directions], 1))
+        self._add(self.hits, path, torch.stack([self._hits(others, direction) for direction in self.directions], 1))
 
-    def _add(self, totals: dict[str, Tensor], path: str, found: Tensor) -> None:
-        totals[path] = totals[path] + found if path in totals else found
+    def _add(self, totals: dict[str, Tensor], path: str, counts: Tensor) -> None:
+        totals[path] = totals[path] + counts if path in totals else counts
 
     def _pattern_counts(self, best: Tensor) -> Tensor:
         """(heads, PATTERNS)"""
@@ -169,8 +171,8 @@ class LinkCounter(WordRecorder):
         place = torch.arange(words, device=best.device)
         separators = torch.cat([self.separators, self.separators.new_ones(len(self.separators), 2)], 1)
         at_separator = separators[:, None].expand(-1, best.size(1), -1).gather(2, best)
-        found = torch.stack([best == place - 1, best == place + 1, best == place, at_separator], -1)
-        return (found & self.batch.valid[:, None, :, None]).sum((0, 2)).double()
+        patterns = torch.stack([best == place - 1, best == place + 1, best == place, at_separator], -1)
+        return (patterns & self.batch.valid[:, None, :, None]).sum((0, 2)).double()
 
     def _hits(self, others: Tensor, links: WordLinks) -> Tensor:
         """(heads, relations): the sources whose strongest link among the other words has the relation."""
@@ -188,7 +190,7 @@ class LinkCounter(WordRecorder):
 
     def accuracies(self, direction: int) -> dict[HeadName, list[float]]:
         """For every head and relation, the share of sources whose strongest link has the relation."""
-        sources = torch.tensor([max(each.sources, 1) for each in self.counts[direction]])
+        sources = torch.tensor([max(counts.sources, 1) for counts in self.counts[direction]])
         return {
             head: (row / sources).tolist()
             for path, hits in self.hits.items()
@@ -196,15 +198,15 @@ class LinkCounter(WordRecorder):
         }
 
 
-def _turned(links: WordLinks) -> WordLinks:
+def _reverse(links: WordLinks) -> WordLinks:
     return WordLinks(links.rows, links.targets, links.sources, links.relations)
 
 
 def _select(links: WordLinks, chosen: Tensor) -> WordLinks:
-    return WordLinks(*(each[chosen] for each in (links.rows, links.sources, links.targets, links.relations)))
+    return WordLinks(*(field[chosen] for field in (links.rows, links.sources, links.targets, links.relations)))
 
 
 def _with_any(links: WordLinks) -> WordLinks:
-    """The links once more under the relation 0, which stands for all."""
-    rows, sources, targets = (torch.cat([each, each]) for each in (links.rows, links.sources, links.targets))
+    """The links, and all of them again under the relation 0, which means any relation."""
+    rows, sources, targets = (torch.cat([field, field]) for field in (links.rows, links.sources, links.targets))
     return WordLinks(rows, sources, targets, torch.cat([torch.zeros_like(links.relations), links.relations]))

@@ -12,7 +12,7 @@ import torch
 from ..adapt.heads import HeadName
 from ..adapt.mute import HeadGates, HeadMeans, Means
 from ..config.task_settings import Metric, task_settings
-from ..look.draw import Axis, draw
+from ..look.draw import Axis, draw_matrices
 from ..tasks.base import Metrics, Record
 from ..tasks.muting import private_copy
 from ..tasks.predictor import AnyPredictor
@@ -45,7 +45,7 @@ class EffectReport:
         rows = torch.tensor([[effect.zero, effect.mean] for effect in self.heads]).clamp(min=0)
         caption = f"what muting a head costs in {self.metric}: zeros, or the mean of its output"
         names = [effect.head for effect in self.heads]
-        draw(path, [{"": rows}], Axis("head", names), Axis("", ["zero", "mean"]), "effect of heads", caption)
+        draw_matrices(path, [{"": rows}], Axis("head", names), Axis("", ["zero", "mean"]), "effect of heads", caption)
 
 
 def measure_effect(

@@ -10,8 +10,8 @@ from ..adapt.heads import head_sites
 from ..data.loading.sampler import sorted_batches
 from ..data.sources.dependencies import ROOT, DependencyTree, read_trees
 from ..errors import UserError
-from ..look.draw import Axis, draw
-from ..look.record import NO_ATTENTION, recording
+from ..look.draw import Axis, draw_matrices
+from ..look.record import NO_ATTENTION, active_recorder
 from ..look.word_links import DIRECTIONS, PATTERNS, LinkCounter, WordBatch, WordLinks, WordWeights
 from ..tasks.base import Record, log_facts
 from ..tasks.language.task import END, START
@@ -76,7 +76,9 @@ class HeadReport:
         labels = [*PATTERNS, *(f"{name} {'↑' if direction == DIRECTIONS[0] else '↓'}" for direction, name in columns)]
         caption = "share of words whose strongest link is the column; ↑ to their head, ↓ to their dependents"
         names = [head.head for head in self.heads]
-        draw(path, [{"": torch.tensor(rows)}], Axis("head", names), Axis("", labels), "what heads attend to", caption)
+        draw_matrices(
+            path, [{"": torch.tensor(rows)}], Axis("head", names), Axis("", labels), "what heads attend to", caption
+        )
 
 
 def report_heads(predictor: AnyPredictor, data: str | Path, test: str | Path | None = None) -> HeadReport:
@@ -121,7 +123,7 @@ def count_links(
         batch = WordBatch([row for _, row in group], text.values.size(1), predictor.device)
         links, separators = _links([tree for tree, _ in group], batch, numbers)
         counter.begin(batch, links, separators)
-        with recording(counter):
+        with active_recorder(counter):
             reader.read(text)
     return counter, left_out
 
@@ -215,7 +217,7 @@ def word_links(predictor: AnyPredictor, text: str, word: str, top: int = 3) -> d
     inputs = reader.collate([row.tokens], predictor.device)
     batch = WordBatch([row], len(row.tokens), predictor.device)
     recorder = WordWeights(predictor.module, batch)
-    with recording(recorder), torch.no_grad():
+    with active_recorder(recorder), torch.no_grad():
         reader.read(inputs)
     names = [*words, START, END]
     links = {}

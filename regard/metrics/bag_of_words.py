@@ -20,7 +20,7 @@ MAX_WEIGHTS = 20_000_000  # features times labels; more labels have fewer featur
 STEPS, TOLERANCE = 100, 1e-4  # of L-BFGS
 
 Array: TypeAlias = NDArray[np.float64]
-Kind: TypeAlias = Literal["single_label", "multi_label", "regression"]
+ProblemType: TypeAlias = Literal["single_label", "multi_label", "regression"]
 
 
 def ngrams(text: str) -> list[str]:
@@ -54,9 +54,9 @@ class Tfidf:
 
         columns, values, ends = list[int](), list[int](), [0]
         for text in texts:
-            found = Counter(self.ids[term] for term in ngrams(text) if term in self.ids)
-            columns += found.keys()
-            values += found.values()
+            counts = Counter(self.ids[term] for term in ngrams(text) if term in self.ids)
+            columns += counts.keys()
+            values += counts.values()
             ends.append(len(columns))
         index = np.array(columns, np.int64)
         weights = np.array(values, np.float64) * self.idf[index]
@@ -73,11 +73,11 @@ class LinearModel:
     bias: Array
 
     def scores(self, rows: Any) -> Array:
-        found: Array = rows @ self.weights + self.bias
-        return found
+        scores: Array = rows @ self.weights + self.bias
+        return scores
 
 
-def fit_linear(rows: Any, targets: NDArray[Any], kind: Kind, c: float) -> LinearModel:
+def fit_linear(rows: Any, targets: NDArray[Any], problem: ProblemType, c: float) -> LinearModel:
     """Minimize c · Σ loss + |weights|² / 2 by L-BFGS.
 
     `targets` are class numbers of three or more classes, else (examples, outputs): 0 and 1, or numbers.
@@ -85,39 +85,39 @@ def fit_linear(rows: Any, targets: NDArray[Any], kind: Kind, c: float) -> Linear
     from scipy.optimize import minimize
 
     softmax = targets.ndim == 1
-    wanted = np.eye(int(targets.max()) + 1)[targets] if softmax else targets.astype(np.float64)
-    examples, features, outputs = len(wanted), rows.shape[1], wanted.shape[1]
+    gold = np.eye(int(targets.max()) + 1)[targets] if softmax else targets.astype(np.float64)
+    examples, features, outputs = len(gold), rows.shape[1], gold.shape[1]
     transposed, scale = rows.T.tocsr(), 1 / (c * examples)
 
     def loss_and_gradient(flat: Array) -> tuple[float, Array]:
         table = flat.reshape(features + 1, outputs)
         scores = rows @ table[:-1] + table[-1]
-        loss, errors = _losses(scores, wanted, kind, softmax)
+        loss, errors = _losses(scores, gold, problem, softmax)
         gradient = np.empty_like(table)
         gradient[:-1] = transposed @ errors / examples + scale * table[:-1]
         gradient[-1] = errors.sum(0) / examples
         return loss / examples + scale / 2 * float((table[:-1] ** 2).sum()), gradient.ravel()
 
     start = np.zeros((features + 1, outputs))
-    start[-1] = wanted.mean(0) if kind == "regression" else 0
+    start[-1] = gold.mean(0) if problem == "regression" else 0
     limits = {"maxiter": STEPS, "gtol": TOLERANCE, "ftol": 64 * np.finfo(float).eps}
-    found = minimize(loss_and_gradient, start.ravel(), method="L-BFGS-B", jac=True, options=limits)
-    table = found.x.reshape(features + 1, outputs)
+    result = minimize(loss_and_gradient, start.ravel(), method="L-BFGS-B", jac=True, options=limits)
+    table = result.x.reshape(features + 1, outputs)
     return LinearModel(table[:-1], table[-1])
 
 
-def _losses(scores: Array, wanted: Array, kind: Kind, softmax: bool) -> tuple[float, Array]:
+def _losses(scores: Array, gold: Array, problem: ProblemType, softmax: bool) -> tuple[float, Array]:
     """The summed loss, and its gradient with respect to the scores."""
-    if kind == "regression":
-        errors = scores - wanted
+    if problem == "regression":
+        errors = scores - gold
         return float((errors**2).sum()) / 2, errors
     if softmax:
         shifted = scores - scores.max(1, keepdims=True)
         logprobs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-        return -float((wanted * logprobs).sum()), np.exp(logprobs) - wanted
+        return -float((gold * logprobs).sum()), np.exp(logprobs) - gold
     from scipy.special import expit
 
-    return float((np.logaddexp(0, scores) - wanted * scores).sum()), expit(scores) - wanted
+    return float((np.logaddexp(0, scores) - gold * scores).sum()), expit(scores) - gold
 
 
 # --- the baseline ----------------------------------------------------------------------------------------------------
@@ -126,20 +126,22 @@ def _losses(scores: Array, wanted: Array, kind: Kind, softmax: bool) -> tuple[fl
 class BagOfWords:
     """Predicts the target of a text from its words and pairs of words."""
 
-    def __init__(self, kind: Kind, tfidf: Tfidf, model: LinearModel, labels: Sequence[str]) -> None:
+    def __init__(self, kind: ProblemType, tfidf: Tfidf, model: LinearModel, labels: Sequence[str]) -> None:
         self.kind, self.tfidf, self.model, self.labels = kind, tfidf, model, list(labels)
 
     @classmethod
-    def fits(cls, texts: Sequence[str], targets: Sequence[Any], kind: Kind, cs: Sequence[float]) -> Iterator[Self]:
+    def fits(
+        cls, texts: Sequence[str], targets: Sequence[Any], problem: ProblemType, cs: Sequence[float]
+    ) -> Iterator[Self]:
         """A fitted baseline for each inverse strength of regularization in `cs`.
 
         A target is a label, a sequence of labels, or a number.
         """
-        labels, wanted = _numbered(targets, kind)
+        labels, gold = _numbered(targets, problem)
         tfidf = Tfidf.of(texts, min(MAX_FEATURES, MAX_WEIGHTS // max(len(labels), 1)))
         rows = tfidf.rows(texts)
         for c in cs:
-            yield cls(kind, tfidf, fit_linear(rows, wanted, kind, c), labels)
+            yield cls(problem, tfidf, fit_linear(rows, gold, problem, c), labels)
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """A label, a tuple of labels, or a number for each text."""
@@ -152,7 +154,7 @@ class BagOfWords:
         return [self.labels[number] for number in best.tolist()]
 
     def save(self, path: Path) -> None:
-        """Write it as one file of safetensors, with weights of half precision."""
+        """Write one safetensors file, with weights in half precision."""
         from safetensors.numpy import save_file
 
         terms = np.frombuffer(SEPARATOR.join(self.tfidf.vocabulary).encode(), np.uint8)
@@ -174,16 +176,16 @@ class BagOfWords:
         return cls(kind, tfidf, model, labels.split("\0") if labels else [])
 
 
-def _numbered(targets: Sequence[Any], kind: Kind) -> tuple[list[str], NDArray[Any]]:
+def _numbered(targets: Sequence[Any], problem: ProblemType) -> tuple[list[str], NDArray[Any]]:
     """The labels, and the targets as `fit_linear` takes them."""
-    if kind == "regression":
+    if problem == "regression":
         return [], np.array(targets, np.float64)[:, None]
-    several = [(each,) if kind == "single_label" else each for each in targets]
-    labels = sorted({label for each in several for label in each})
+    label_sets = [(target,) if problem == "single_label" else target for target in targets]
+    labels = sorted({label for label_set in label_sets for label in label_set})
     ids = {label: number for number, label in enumerate(labels)}
-    if kind == "single_label" and len(labels) > 2:
+    if problem == "single_label" and len(labels) > 2:
         return labels, np.array([ids[label] for label in targets])
-    wanted = np.zeros((len(targets), len(labels)))
-    for row, each in zip(wanted, several, strict=True):
-        row[[ids[label] for label in each]] = 1
-    return labels, wanted[:, 1:] if kind == "single_label" else wanted
+    gold = np.zeros((len(targets), len(labels)))
+    for row, label_set in zip(gold, label_sets, strict=True):
+        row[[ids[label] for label in label_set]] = 1
+    return labels, gold[:, 1:] if problem == "single_label" else gold

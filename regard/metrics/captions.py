@@ -1,4 +1,4 @@
-"""CIDEr-D (1411.5726): how much a caption agrees with the references of its image, in n-grams that few images have."""
+"""CIDEr-D (1411.5726): agreement of a caption with the references of its image, in n-grams that few images have."""
 
 import math
 import re
@@ -13,22 +13,22 @@ Ngram = tuple[str, ...]
 
 
 def cider(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """The mean score of the captions, 0 to 10. What many images share counts little, so that one image alone scores 0.
+    """The mean score of the captions, 0 to 10. N-grams of many images count little, so a single image scores 0.
 
     Captions are compared in lower case and without punctuation.
     """
-    corpus = [[count_ngrams(text) for text in own] for own in references]
-    images = Counter(ngram for own in corpus for ngram in set().union(*own))
+    corpus = [[caption_ngrams(text) for text in texts] for texts in references]
+    images = Counter(ngram for counts in corpus for ngram in set().union(*counts))
     total = math.log(len(references)) if references else 0.0
     weights = {ngram: total - math.log(count) for ngram, count in images.items()}
     scores = [
-        sum(similarity(count_ngrams(text), each, weights, total) for each in own) / len(own)
-        for text, own in zip(predicted, corpus, strict=True)
+        sum(similarity(caption_ngrams(text), reference, weights, total) for reference in counts) / len(counts)
+        for text, counts in zip(predicted, corpus, strict=True)
     ]
     return 10 * sum(scores) / max(len(scores), 1)
 
 
-def count_ngrams(text: str) -> Counter[Ngram]:
+def caption_ngrams(text: str) -> Counter[Ngram]:
     """How often each n-gram of 1 to 4 words occurs."""
     words = WORD.findall(text.lower())
     return Counter(
@@ -60,7 +60,7 @@ def _words(counts: Counter[Ngram]) -> int:
 
 
 def _clipped_cosine(caption: Mapping[Ngram, float], reference: Mapping[Ngram, float]) -> float:
-    norms = [math.sqrt(sum(value**2 for value in each.values())) for each in (caption, reference)]
+    norms = [math.sqrt(sum(value**2 for value in vector.values())) for vector in (caption, reference)]
     if not all(norms):
         return 0.0
     shared = sum(

@@ -28,20 +28,19 @@ class Truth(Protocol):
     def areas(self) -> np.ndarray: ...  # (objects,)
 
 
-def detection_metrics(truths: Sequence[Truth], found: Sequence[Sequence[Detection]]) -> dict[str, Any]:
+def detection_metrics(truths: Sequence[Truth], detections: Sequence[Sequence[Detection]]) -> dict[str, Any]:
     """The twelve numbers of COCO, and a table by class.
 
-    A number that needs objects of a size that the data do not have is missing. Detections of classes that the data do
-    not have count for nothing.
+    A metric of a size that no object has is missing. Detections of classes that the data do not have are ignored.
     """
     coco, evaluation_type = _import_coco()
-    labels = sorted({label for each in truths for label in each.labels})
+    labels = sorted({label for truth in truths for label in truth.labels})
     ids = {label: number + 1 for number, label in enumerate(labels)}
     truth_index = coco(_truth_table(truths, ids))
     rows = [
         {"image_id": image + 1, "category_id": ids[label], "score": float(score), "bbox": _origin_size(box)}
-        for image, each in enumerate(found)
-        for label, score, box in each
+        for image, objects in enumerate(detections)
+        for label, score, box in objects
         if label in ids
     ]
     results = truth_index.loadRes(rows)
@@ -70,14 +69,17 @@ def _by_class(table: Mapping[str, Any], truths: Sequence[Truth], labels: Sequenc
     precision, recall = table["precision"][:, :, :, 0, -1], table["recall"][:, :, 0, -1]
     rows = {}
     for number, label in enumerate(labels):
-        own = precision[:, :, number]
-        if (own < 0).all():  # only crowds
+        class_precision = precision[:, :, number]
+        if (class_precision < 0).all():  # only crowds
             continue
         count = sum(
-            name == label and not crowd for each in truths for name, crowd in zip(each.labels, each.crowd, strict=True)
+            name == label and not crowd
+            for truth in truths
+            for name, crowd in zip(truth.labels, truth.crowd, strict=True)
         )
         rows[label] = {
-            "ap": float(own.mean()), "ap50": float(own[0].mean()), "ap75": float(own[5].mean()),
+            "ap": float(class_precision.mean()), "ap50": float(class_precision[0].mean()),
+            "ap75": float(class_precision[5].mean()),
             "ar_100": float(recall[:, number].mean()), "count": count,
         }  # fmt: skip
     return rows
@@ -93,12 +95,12 @@ def _truth_table(truths: Sequence[Truth], ids: Mapping[str, int]) -> dict[str, A
             "area": float(area),
             "iscrowd": int(crowd),
         }
-        for image, each in enumerate(truths)
-        for label, box, area, crowd in zip(each.labels, each.boxes, each.areas, each.crowd, strict=True)
+        for image, truth in enumerate(truths)
+        for label, box, area, crowd in zip(truth.labels, truth.boxes, truth.areas, truth.crowd, strict=True)
     ]
     return {
         "images": [{"id": image + 1} for image in range(len(truths))],
-        "annotations": [{"id": number + 1, **each} for number, each in enumerate(objects)],
+        "annotations": [{"id": number + 1, **entry} for number, entry in enumerate(objects)],
         "categories": [{"id": number, "name": label} for label, number in ids.items()],
     }
 

@@ -27,14 +27,14 @@ def label_metrics(predicted: Sequence[str], gold: Sequence[str]) -> dict[str, An
 
 
 def multi_label_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Of texts with any number of labels: the share of exact label sets, macro and micro F1, and the table by label."""
-    pairs = [(set(one), set(other)) for one, other in zip(predicted, gold, strict=True)]
-    correct = Counter(label for one, other in pairs for label in one & other)
-    ours, theirs = (Counter(label for pair in pairs for label in pair[side]) for side in (0, 1))
+    """For multi-label texts: the share of exact label sets, macro and micro F1, and the table by label."""
+    pairs = [(set(labels), set(gold_labels)) for labels, gold_labels in zip(predicted, gold, strict=True)]
+    correct = Counter(label for labels, gold_labels in pairs for label in labels & gold_labels)
+    ours, theirs = (Counter(label for pair in pairs for label in pair[field]) for field in (0, 1))
     names = sorted({*ours, *theirs})
     table = LabelTable.of({label: _row(correct[label], ours[label], theirs[label]) for label in names})
     return {
-        "accuracy": sum(one == other for one, other in pairs) / max(len(pairs), 1),
+        "accuracy": sum(labels == gold_labels for labels, gold_labels in pairs) / max(len(pairs), 1),
         "f1": table.f1,
         "micro_f1": _f1(correct.total(), ours.total(), theirs.total()),
         "labels": table,
@@ -75,7 +75,7 @@ def _row(correct: int, predicted: int, gold: int) -> dict[str, float]:
 
 
 def _format_table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """The rows for people; of many, the most frequent ones."""
+    """The rows as text; only the most frequent ones if there are many."""
     more = len(rows) - MAX_ROWS
     if more > 0:
         rows = {label: rows[label] for label in sorted(rows, key=lambda label: -rows[label]["count"])[:MAX_ROWS]}
@@ -114,7 +114,7 @@ class ConfusionMatrix(dict[str, dict[str, int]]):
 
     def _confusion_lines(self) -> Iterator[str]:
         wrong = [(count, a, b) for a, row in self.items() for b, count in row.items() if a != b]
-        worst = sorted(wrong, key=lambda each: (-each[0], each[1:]))
+        worst = sorted(wrong, key=lambda confusion: (-confusion[0], confusion[1:]))
         yield f"  the most frequent confusions of {len(self.labels)} labels"
         for count, a, b in worst[:MAX_CONFUSIONS]:
             yield f"  {count:6d}  {a} predicted as {b}"
@@ -123,33 +123,33 @@ class ConfusionMatrix(dict[str, dict[str, int]]):
 # --- spans ---------------------------------------------------------------------------------------------------------
 
 
-def spans(tags: Sequence[str]) -> list[Span]:
+def tag_spans(tags: Sequence[str]) -> list[Span]:
     """The spans of BIO (also IO, BIOES) tags, as in seqeval's default mode.
 
     A word tagged I or E continues the span before it if the kind is the same and no E or S ended it; otherwise it
     begins a new one.
     """
     result: list[Span] = []
-    previous, kind = "O", ""
+    previous, span_type = "O", ""
     for index, tag in enumerate(tags):
         letter, _, name = tag.partition("-")
         if letter != "O":
-            if previous in ("B", "I") and letter in ("I", "E") and name == kind:
+            if previous in ("B", "I") and letter in ("I", "E") and name == span_type:
                 result[-1] = (result[-1][0], index + 1, name)
             else:
                 result.append((index, index + 1, name))
-        previous, kind = letter, name
+        previous, span_type = letter, name
     return result
 
 
 def span_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Precision, recall and F1 over exact spans, in total and for each kind of span."""
-    ours = {(i, *span) for i, tags in enumerate(predicted) for span in spans(tags)}
-    theirs = {(i, *span) for i, tags in enumerate(gold) for span in spans(tags)}
+    ours = {(i, *span) for i, tags in enumerate(predicted) for span in tag_spans(tags)}
+    theirs = {(i, *span) for i, tags in enumerate(gold) for span in tag_spans(tags)}
     rows = {}
-    for kind in sorted({span[3] for span in ours | theirs}):
-        a, b = ({span for span in every if span[3] == kind} for every in (ours, theirs))
-        rows[kind] = _row(len(a & b), len(a), len(b))
+    for span_type in sorted({span[3] for span in ours | theirs}):
+        a, b = ({span for span in every if span[3] == span_type} for every in (ours, theirs))
+        rows[span_type] = _row(len(a & b), len(a), len(b))
     total = _row(len(ours & theirs), len(ours), len(theirs))
     return {
         "spans": total["f1"],
@@ -183,10 +183,10 @@ def bootstrap_rates(
     """Paired bootstrap of rates in percent: counts (outputs, examples) over the sizes of the examples."""
     import numpy as np
 
-    each, size = np.array(counts, float) * 100, np.array(sizes, float)
+    percents, size = np.array(counts, float) * 100, np.array(sizes, float)
     samples = np.random.default_rng(12345).integers(len(size), size=(SAMPLES, len(size)))
-    scores = each.sum(-1) / max(size.sum(), 1)
-    rates = each[:, samples].sum(-1) / size[samples].sum(-1).clip(1)  # (outputs, samples)
+    scores = percents.sum(-1) / max(size.sum(), 1)
+    rates = percents[:, samples].sum(-1) / size[samples].sum(-1).clip(1)  # (outputs, samples)
     results = []
     for number, (score, resampled) in enumerate(zip(scores, rates, strict=True)):
         p = None
@@ -195,6 +195,5 @@ def bootstrap_rates(
             extreme = np.abs(differences - differences.mean()) >= abs(score - scores[0])
             p = (float(extreme.sum()) + 1) / (SAMPLES + 1)
         half = float(np.percentile(resampled, 97.5) - np.percentile(resampled, 2.5)) / 2
-        found = {"score": float(score), "mean": float(resampled.mean()), "interval": half, "p": p}
-        results.append({name: found})
+        results.append({name: {"score": float(score), "mean": float(resampled.mean()), "interval": half, "p": p}})
     return {name: f"percent|examples:{len(size)}|bootstrap:{SAMPLES}|seed:12345"}, results

@@ -1,4 +1,4 @@
-"""Normalizers of transcripts (eval.normalize): differences of writing that are no errors of recognition are removed."""
+"""Normalizers of transcripts (eval.normalize): remove differences of writing that are not recognition errors."""
 
 import re
 import unicodedata
@@ -29,7 +29,7 @@ def normalize_english(text: str) -> str:
         text = pattern.sub(long, text)
     text = INNER_APOSTROPHE.sub("", text)  # of possessives: writers often leave it out
     words = _without_symbols(DECIMAL_POINT.sub(KEPT, text)).replace(KEPT, ".").split()
-    words = [word for each in words if each not in FILLERS for word in WRITTEN.get(each, each).split()]
+    words = [part for word in words if word not in FILLERS for part in WRITTEN.get(word, word).split()]
     return " ".join(join_numbers([_american(word) for word in words]))
 
 
@@ -46,7 +46,7 @@ def _lower(text: str) -> str:
 
 def _without_symbols(text: str) -> str:
     """Punctuation (P), symbols (S) and control characters (C) become spaces. Marks stay: scripts need them."""
-    letters = (each if each == KEPT or unicodedata.category(each)[0] not in "PSC" else " " for each in text)
+    letters = (letter if letter == KEPT or unicodedata.category(letter)[0] not in "PSC" else " " for letter in text)
     return " ".join("".join(letters).split())
 
 
@@ -137,8 +137,8 @@ SPELLINGS = [
 @lru_cache(1 << 16)
 def _american(word: str) -> str:
     for pattern, ending in SPELLINGS:
-        if found := pattern.fullmatch(word):
-            word = f"{found[1]}{ending}{found[2]}"
+        if match := pattern.fullmatch(word):
+            word = f"{match[1]}{ending}{match[2]}"
     return word
 
 
@@ -170,19 +170,19 @@ SYMBOLS = [
 def _spell_symbols(text: str) -> str:
     for pattern, words in SYMBOLS:
         text = pattern.sub(words, text)
-    text = BEFORE.sub(lambda found: _money(found[1], found[2], found[3]), text)
-    return AFTER.sub(lambda found: _money(found[3], found[1], found[2]), text)
+    text = BEFORE.sub(lambda match: _money(match[1], match[2], match[3]), text)
+    return AFTER.sub(lambda match: _money(match[3], match[1], match[2]), text)
 
 
 def _money(sign: str, amount: str, scale: str | None) -> str:
-    """As people say it: 5 dollars and 50 cents."""
-    one, many, part = MONEY[sign]
+    """An amount in words: 5 dollars and 50 cents."""
+    singular, plural, part = MONEY[sign]
     if scale:
-        return f"{amount} {scale} {many}"
+        return f"{amount} {scale} {plural}"
     whole, _, fraction = amount.partition(".")
     if len(fraction) != 2:
-        return f"{amount} {one if amount == '1' else many}"
-    unit = one if whole == "1" else many
+        return f"{amount} {singular if amount == '1' else plural}"
+    unit = singular if whole == "1" else plural
     if not int(fraction):
         return f"{whole} {unit}"
     return f"{int(fraction)} {part}" if not int(whole) else f"{whole} {unit} and {int(fraction)} {part}"

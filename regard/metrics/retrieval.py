@@ -1,4 +1,4 @@
-"""Retrieval: where among all candidates the ones that belong to a query are ranked."""
+"""Retrieval: the ranks of the matching candidates of a query among all candidates."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ ROWS = 1024  # queries that are compared at a time
 def best_ranks(queries: Tensor, candidates: Tensor, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """The rank of the best candidate of every query, from 1, by the cosine of vectors of length 1.
 
-    `pairs` are numbers of a query and a candidate that belong together; every query has one. Other candidates with an
-    equal cosine rank before it, so that equal vectors for all give no good rank.
+    `pairs` are indices of matching queries and candidates; every query has one. Other candidates with an equal cosine
+    rank before it, so that constant vectors get a bad rank.
     """
     relevant: list[list[int]] = [[] for _ in range(len(queries))]
     for query, candidate in pairs:
@@ -22,11 +22,11 @@ def best_ranks(queries: Tensor, candidates: Tensor, pairs: Sequence[tuple[int, i
     ranks = []
     for first in range(0, len(queries), ROWS):
         cosines = queries[first : first + ROWS] @ candidates.T
-        own = torch.zeros_like(cosines, dtype=torch.bool)
+        is_match = torch.zeros_like(cosines, dtype=torch.bool)
         for row, chosen in enumerate(relevant[first : first + ROWS]):
-            own[row, chosen] = True
-        best = cosines.masked_fill(~own, -torch.inf).amax(1, keepdim=True)
-        ranks += [1 + int(count) for count in ((cosines >= best) & ~own).sum(1)]
+            is_match[row, chosen] = True
+        best = cosines.masked_fill(~is_match, -torch.inf).amax(1, keepdim=True)
+        ranks += [1 + int(count) for count in ((cosines >= best) & ~is_match).sum(1)]
     return np.array(ranks)
 
 
@@ -35,12 +35,12 @@ def retrieval_metrics(items: Tensor, texts: Tensor, pairs: Sequence[tuple[int, i
 
     Items and texts are distinct: an item may have several texts, and a text several items.
     """
-    found: dict[str, float] = {}
-    turned = [(text, item) for item, text in pairs]
+    metrics: dict[str, float] = {}
+    reversed_pairs = [(text, item) for item, text in pairs]
     for name, ranks in (
         ("item_to_text", best_ranks(items, texts, pairs)),
-        ("text_to_item", best_ranks(texts, items, turned)),
+        ("text_to_item", best_ranks(texts, items, reversed_pairs)),
     ):
-        found |= {f"{name}_r{cutoff}": float((ranks <= cutoff).mean()) for cutoff in CUTOFFS}
-        found[f"{name}_median_rank"] = float(np.median(ranks))
-    return {"r1": (found["item_to_text_r1"] + found["text_to_item_r1"]) / 2, **found}
+        metrics |= {f"{name}_r{cutoff}": float((ranks <= cutoff).mean()) for cutoff in CUTOFFS}
+        metrics[f"{name}_median_rank"] = float(np.median(ranks))
+    return {"r1": (metrics["item_to_text_r1"] + metrics["text_to_item_r1"]) / 2, **metrics}

@@ -10,13 +10,13 @@ from .normalize_speech import NORMALIZERS
 EDITS = ("substitutions", "insertions", "deletions")
 
 
-def speech_metrics(found: Sequence[str], references: Sequence[str], normalize: str = "none") -> dict[str, Any]:
+def speech_metrics(transcripts: Sequence[str], references: Sequence[str], normalize: str = "none") -> dict[str, Any]:
     """WER, CER and the share of exact transcripts, with the counts of edits.
 
-    `normalize` (eval.normalize) is applied to both sides. Runs of white space are one space in any case. The rates are
-    edits / max(words, 1): what is found in place of an empty reference counts as inserted, also if all are empty.
+    `normalize` (eval.normalize) is applied to transcripts and references. White space is always collapsed. The rates
+    are edits / max(words, 1): text for an empty reference counts as inserted, even if all references are empty.
     """
-    pairs = _pairs(found, references, normalize)
+    pairs = _pairs(transcripts, references, normalize)
     words, characters = _counts(pairs, by_word=True), _counts(pairs, by_word=False)
     return {
         "wer": _rate(words),
@@ -34,16 +34,16 @@ def paired_bootstrap(
     outputs: Sequence[Sequence[str]], references: Sequence[str], normalize: str = "none"
 ) -> tuple[dict[str, str], list[BootstrapResult]]:
     """Paired bootstrap of the WER in percent: each of the outputs against the first."""
-    counts = [[_counts([pair], by_word=True) for pair in _pairs(found, references, normalize)] for found in outputs]
-    edits = [[sum(each[edit] for edit in EDITS) for each in row] for row in counts]
-    return bootstrap_rates("wer", edits, [each["length"] for each in counts[0]])
+    counts = [[_counts([pair], by_word=True) for pair in _pairs(output, references, normalize)] for output in outputs]
+    edits = [[sum(count[edit] for edit in EDITS) for count in row] for row in counts]
+    return bootstrap_rates("wer", edits, [count["length"] for count in counts[0]])
 
 
-def _pairs(found: Sequence[str], references: Sequence[str], normalize: str) -> list[tuple[str, str]]:
+def _pairs(transcripts: Sequence[str], references: Sequence[str], normalize: str) -> list[tuple[str, str]]:
     change = NORMALIZERS[normalize]
     return [
         (" ".join(change(text).split()), " ".join(change(reference).split()))
-        for text, reference in zip(found, references, strict=True)
+        for text, reference in zip(transcripts, references, strict=True)
     ]
 
 

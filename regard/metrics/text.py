@@ -97,5 +97,5 @@ def _metric(name: str, tokenization: Tokenization) -> "Metric":
 def _reference_streams(references: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """sacrebleu's layout: one list per reference number; a text with fewer references has None there."""
     most = max(map(len, references), default=1)
-    streams = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
+    streams = [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
     return cast(list[Sequence[str]], streams)  # sacrebleu accepts None, but its types do not say so

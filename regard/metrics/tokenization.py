@@ -36,11 +36,11 @@ class Tokenization:
 
 def choose_tokenization(references: Sequence[Sequence[str]], settings: Base | None = None) -> Tokenization:
     """The tokenization that eval.* gives; `auto` chooses by the script of the references."""
-    wanted = settings if isinstance(settings, TextEval) else TextEval()
-    script = script_of(text for each in references for text in each)
-    bleu = _tokenizer_of(script) if wanted.tokenize == "auto" else wanted.tokenize
+    evaluation = settings if isinstance(settings, TextEval) else TextEval()
+    script = script_of(text for texts in references for text in texts)
+    bleu = _tokenizer_of(script) if evaluation.tokenize == "auto" else evaluation.tokenize
     require_tokenizer(bleu)
-    asian = script in ("zh", "ja") if wanted.asian_support == "auto" else wanted.asian_support == "on"
+    asian = script in ("zh", "ja") if evaluation.asian_support == "auto" else evaluation.asian_support == "on"
     return Tokenization("flores101" if bleu == "spm" else bleu, asian)  # sacrebleu's new name of the same model
 
 

@@ -148,9 +148,9 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
 
 def _apply_precision(predictor: "AnyPredictor") -> "AnyPredictor":
     from ..adapt.outliers import smallest_vocab
-    from ..adapt.precision import apply
+    from ..adapt.precision import apply_precision
 
-    apply(predictor.model, predictor.run.precision, vocab=smallest_vocab(predictor.run.model))
+    apply_precision(predictor.model, predictor.run.precision, vocab=smallest_vocab(predictor.run.model))
     return predictor
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from ..adapt import tune
 from ..adapt.injection import Unsupported, injection_of
 from ..adapt.outliers import smallest_vocab
-from ..adapt.precision import apply
+from ..adapt.precision import apply_precision
 from ..config.data.base import DataFiles
 from ..config.merge import one_of
 from ..config.run import Run
@@ -51,18 +51,18 @@ def restore(predictor: AnyPredictor, folder: Path, pretrained: Pretrained, force
     check_base(predictor.model, folder, pretrained, force)
     pretrained.share_weights(predictor.model, predictor.device)
     if run.precision != "int8":  # `_attach` quantizes; another tuned run may have quantized the shared base already
-        apply(predictor.model, run.precision)
+        apply_precision(predictor.model, run.precision)
     _attach(predictor.model, run, pretrained, predictor.processors)
     load_model(predictor.model, folder / WEIGHTS)
     if run.precision != "int8":  # with int8 the tuned parts stay in fp32
-        apply(predictor.model, run.precision)
+        apply_precision(predictor.model, run.precision)
     predictor.model.eval()
     return predictor
 
 
 def _attach(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> None:
     if run.precision == "int8":
-        apply(model, "int8", kept=pretrained.unfrozen, vocab=smallest_vocab(run.model))
+        apply_precision(model, "int8", unconverted=pretrained.unfrozen, vocab=smallest_vocab(run.model))
     attach(model, run, pretrained.unfrozen, _initial_tokens(run, processors))
 
 

@@ -30,7 +30,7 @@ SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 500  # images for validation, and for test
 APART = 45  # levels of a channel, at least, between a color without a name and every color with one
 CONTRAST = 120  # levels, at least, between the same color and the background, summed over the channels
-UNNAMED = ""  # stands for the name of such a color
+UNNAMED = ""  # the name of such a color
 
 
 def star_outline(radii: tuple[float, float], points: int) -> list[Point]:
@@ -57,7 +57,7 @@ Combination = tuple[str, str]  # a color and a shape, such as ("red", "circle")
 
 
 def all_combinations(colors: int = 6, shapes: int = len(SHAPES)) -> tuple[Combination, ...]:
-    """Every color with every shape, of the first so many."""
+    """Every combination of the first `colors` colors and the first `shapes` shapes."""
     names = islice(COLORS, colors)
     return tuple((color, shape) for color in names for shape in islice(SHAPE_OUTLINES, shapes))
 
@@ -74,7 +74,7 @@ class Arrangement(NamedTuple):
 
 @dataclass(frozen=True)
 class SceneSettings:
-    """What scenes show. The combinations in `unseen` are in test alone, those in `unseen_valid` in valid alone."""
+    """The content of scenes. Combinations in `unseen` occur only in test, those in `unseen_valid` only in valid."""
 
     most: int = MOST  # shapes of a scene
     combinations: tuple[Combination, ...] = COMBINATIONS
@@ -84,13 +84,13 @@ class SceneSettings:
 
     def allowed(self, split: str) -> tuple[Combination, ...]:
         """The combinations of a split: those of training, unless the split has its own."""
-        own = {"valid": self.unseen_valid, "test": self.unseen}.get(split, ())
-        kept = own or {*self.combinations}.difference(self.unseen, self.unseen_valid)
-        return tuple(each for each in self.combinations if each in kept)
+        special = {"valid": self.unseen_valid, "test": self.unseen}.get(split, ())
+        allowed = special or {*self.combinations}.difference(self.unseen, self.unseen_valid)
+        return tuple(combination for combination in self.combinations if combination in allowed)
 
 
 class CaptionedScenes(Source):
-    """Scenes with a sentence each, drawn when they are needed: a pure function of the split and the number."""
+    """Scenes with a sentence each, drawn on access: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int, settings: SceneSettings) -> None:
         self.split, self.most, self.allowed = split, settings.most, settings.allowed(split)
@@ -106,10 +106,12 @@ class CaptionedScenes(Source):
     def item(self, index: int) -> tuple[Any, ...]:
         rng = self._rng(index)
         arrangement = self._arrangement(rng)
-        return draw_arrangement(arrangement, rng), describe(arrangement)
+        return draw_arrangement(arrangement, rng), describe_arrangement(arrangement)
 
     def field(self, index: int, field: int) -> Any:
-        return describe(self.arrangement(index)) if field == 1 else self.item(index)[field]  # no drawing for a sentence
+        return (
+            describe_arrangement(self.arrangement(index)) if field == 1 else self.item(index)[field]
+        )  # no drawing for a sentence
 
     def location(self, index: int) -> str:
         return f"{self.name}, image {index + 1}"
@@ -133,13 +135,13 @@ def make_captions(examples: int, most: int = MOST, settings: SceneSettings | Non
 
 
 def label_text(combination: Combination) -> str:
-    """The words for one shape: the whole caption of a scene with one shape, and a label for zero-shot answers."""
+    """The words for one shape: the caption of a scene with one shape, and a label for zero-shot classification."""
     return " ".join(["a", *filter(None, combination)])
 
 
-def describe(arrangement: Arrangement) -> str:
+def describe_arrangement(arrangement: Arrangement) -> str:
     """The sentence of a scene."""
-    words = [label_text(each) for each in arrangement.shapes]
+    words = [label_text(combination) for combination in arrangement.shapes]
     if len(words) == 1:
         return words[0]
     if len(words) == 2:

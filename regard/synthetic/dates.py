@@ -67,17 +67,17 @@ def marked_dates(locales: tuple[str, str], examples: int, seed: int) -> dict[str
 
 def words_by_field(marked: str) -> dict[str, set[int]]:
     """The numbers of the white-space separated words in which each field, given by its mark, has characters."""
-    found: dict[str, set[int]] = defaultdict(set)
-    word, gap, kind = -1, True, END_MARK
+    words: dict[str, set[int]] = defaultdict(set)
+    word, gap, mark = -1, True, END_MARK
     for letter in marked:
         if MARKS.match(letter):
-            kind = letter
+            mark = letter
             continue
         word += gap and not letter.isspace()
         gap = letter.isspace()
-        if kind != END_MARK and not gap:
-            found[kind].add(word)
-    return found
+        if mark != END_MARK and not gap:
+            words[mark].add(word)
+    return words
 
 
 def dates_by_split(examples: int, seed: int) -> dict[str, list[datetime.date]]:
@@ -85,13 +85,13 @@ def dates_by_split(examples: int, seed: int) -> dict[str, list[datetime.date]]:
     dates: dict[str, list[datetime.date]] = {"train": [], "valid": [], "test": []}
     for number in range(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1):
         day = datetime.date.fromordinal(number)
-        dates[split_of(day)].append(day)
+        dates[split_of_date(day)].append(day)
     rng = random.Random(f"train {seed}")
     chosen = {"train": [rng.choice(dates["train"]) for _ in range(examples)]}
     return chosen | {split: random.Random(split).sample(dates[split], HELD_OUT) for split in ("valid", "test")}
 
 
-def split_of(day: datetime.date) -> str:
+def split_of_date(day: datetime.date) -> str:
     """The split of a date, the same on every machine and for every seed."""
     number = int.from_bytes(hashlib.sha256(day.isoformat().encode()).digest()[:8], "big")
     return SPLITS.get(number % 20, "train")
@@ -100,7 +100,7 @@ def split_of(day: datetime.date) -> str:
 def date_pair(
     rng: random.Random, day: datetime.date, source: "SourceFormats", target: "TargetFormat"
 ) -> tuple[str, str]:
-    """The target has weekday and time if the source has: it is a function of the source. Both have marks."""
+    """A source and its target, both with marks. The target has weekday and time if the source has them."""
     moment = random_time(rng, day)
     date_format, weekday = rng.choice(source.dates)
     text, timed = source.write(rng, moment, date_format)
@@ -133,12 +133,12 @@ class SourceFormats:
         dates = unambiguous([*dates, *map(parse_pattern, OWN_DATES)], place, date_probes())
         times = unambiguous([place.time_formats[size] for size in ("short", "medium")], place, time_probes())
         dates, times = dates or [parse_pattern(PLAIN_DATE)], times or [parse_pattern(PLAIN_TIME)]
-        self.dates = [(date_formatter(one, place), names_weekday(one)) for one in dates]
-        self.times = [date_formatter(one, place) for one in times]
+        self.dates = [(date_formatter(pattern, place), names_weekday(pattern)) for pattern in dates]
+        self.times = [date_formatter(pattern, place) for pattern in times]
         self.templates = [str(place.datetime_formats["medium"]), "{1} {0}", "{0}, {1}"]
 
     def write(self, rng: random.Random, moment: datetime.datetime, date_format: DateFormat) -> tuple[str, bool]:
-        """The date in this format, with the time in half of the cases; and whether the time is there."""
+        """The date in this format, with the time in half of the cases; and whether it has the time."""
         text, timed = date_format(moment), rng.random() < 0.5
         if timed:
             text = join_date_time(rng.choice(self.templates), text, rng.choice(self.times)(moment))
@@ -167,8 +167,8 @@ class MarkedFields:
         self.fields = DateTimeFormat(moment, place)
 
     def __getitem__(self, pattern: str) -> str:
-        kind = next((number for number, letters in enumerate(FIELDS) if pattern[0] in letters), len(FIELDS))
-        return f"{chr(FIRST_MARK + kind)}{self.fields[pattern]}{END_MARK}"
+        field = next((number for number, letters in enumerate(FIELDS) if pattern[0] in letters), len(FIELDS))
+        return f"{chr(FIRST_MARK + field)}{self.fields[pattern]}{END_MARK}"
 
 
 def date_formatter(pattern: Pattern, place: Locale) -> DateFormat:
@@ -187,16 +187,16 @@ def join_date_time(template: str, date: str, time: str) -> str:
 
 
 def unambiguous(patterns: list[Pattern], place: Locale, probes: list[datetime.datetime]) -> list[Pattern]:
-    """The patterns that write no two probes alike, in any case, or like another probe under an earlier pattern."""
-    kept, seen = [], dict[str, datetime.datetime]()
+    """The patterns whose texts identify a probe, ignoring case, among their own texts and those of earlier patterns."""
+    clear, moments = [], dict[str, datetime.datetime]()
     for pattern in patterns:
         texts = {moment: pattern.apply(moment, place) for moment in probes}
         looks = [(look, moment) for moment, text in texts.items() for look in {text, text.upper(), text.lower()}]
-        own = dict(looks)
-        if all(own[look] == moment == seen.get(look, moment) for look, moment in looks):
-            kept.append(pattern)
-            seen |= own
-    return kept
+        new_moments = dict(looks)
+        if all(new_moments[look] == moment == moments.get(look, moment) for look, moment in looks):
+            clear.append(pattern)
+            moments |= new_moments
+    return clear
 
 
 def date_probes() -> list[datetime.datetime]:
@@ -206,7 +206,7 @@ def date_probes() -> list[datetime.datetime]:
 
 
 def time_probes() -> list[datetime.datetime]:
-    """Times of all hours, by which patterns are told apart."""
+    """Times of all hours, to detect ambiguous patterns."""
     return [datetime.datetime(2021, 3, 5, hour, minute, 30) for hour in range(24) for minute in (0, 5, 12, 50)]
 
 

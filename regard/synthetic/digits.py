@@ -21,7 +21,7 @@ HELD_OUT = 1000  # images for validation, and for test
 
 
 class DigitSource(Source):
-    """Images of digits, drawn when they are needed: a pure function of the split and the number."""
+    """Images of digits, drawn on access: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int) -> None:
         self.split, self.count_of = split, count

@@ -26,7 +26,7 @@ def make_phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, 
     if len(set(locales)) < 2:
         raise UserError(f"data.locales={','.join(locales)} names one language; expected two or more to tell apart")
     sources = {name: SourceFormats(locale(name)) for name in dict.fromkeys(locales)}
-    formats = {name: own for name, own in distinctive_formats(sources).items() if own}
+    formats = {name: distinctive for name, distinctive in distinctive_formats(sources).items() if distinctive}
     if missing := [name for name in sources if name not in formats]:
         raise UserError(f"data.locales: {missing[0]} writes every date like another language of these; leave it out")
     splits = {}
@@ -58,9 +58,11 @@ def distinctive_formats(sources: dict[str, SourceFormats]) -> dict[str, Distinct
     formats: dict[str, DistinctiveFormats] = {name: {} for name in sources}
     for day in (datetime.datetime(2021, month, first) for month in range(1, 13) for first in range(15, 22)):
         looks = {name: [write(day).casefold() for write, _ in source.dates] for name, source in sources.items()}
-        languages = Counter(look for own in looks.values() for look in set(own))
+        languages = Counter(look for texts in looks.values() for look in set(texts))
         for name, source in sources.items():
-            own = [write for (write, _), look in zip(source.dates, looks[name], strict=True) if languages[look] == 1]
-            if own:
-                formats[name][day.weekday(), day.month] = own
+            writers = [
+                write for (write, _), look in zip(source.dates, looks[name], strict=True) if languages[look] == 1
+            ]
+            if writers:
+                formats[name][day.weekday(), day.month] = writers
     return formats

@@ -50,11 +50,11 @@ class MatchingSource(Source):
         """Indices into WORDS. The marks are within the first and the last quarter, and half as long as that."""
         rng, size = np.random.default_rng([*self.key, index]), self.words
         row = rng.integers(2 * KINDS, len(WORDS), size)
-        kind, shift = rng.integers(KINDS), rng.integers(1, KINDS)
-        other = kind if index % 2 else (kind + shift) % KINDS
+        mark, shift = rng.integers(KINDS), rng.integers(1, KINDS)
+        other = mark if index % 2 else (mark + shift) % KINDS
         length, starts = size // 8, size // 4 - size // 8 + 1
         first, last = rng.integers(starts), size - size // 4 + rng.integers(starts)
-        row[first : first + length], row[last : last + length] = kind, KINDS + other
+        row[first : first + length], row[last : last + length] = mark, KINDS + other
         return row
 
     def location(self, index: int) -> str:

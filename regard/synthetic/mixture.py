@@ -20,11 +20,11 @@ def make_mixture(data: MixData, split: str) -> Mixture:
     source, *targets = data.locales
     if not targets:
         raise UserError(f"data.locales={source} names one language; expected the source's and at least one target's")
-    each = max(data.examples // (len(targets) + 1), 1)
+    per_task = max(data.examples // (len(targets) + 1), 1)
     tasks: list[tuple[str, Source]] = [
-        (f"to {target}: ", make_dates((source, target), each, seed=1)[split]) for target in targets
+        (f"to {target}: ", make_dates((source, target), per_task, seed=1)[split]) for target in targets
     ]
-    tasks.append(("language: ", make_phrases((), each, seed=1)[split]))
+    tasks.append(("language: ", make_phrases((), per_task, seed=1)[split]))
     return Mixture(tasks, data.weights)
 
 
@@ -43,4 +43,4 @@ def make_multitask(data: MultitaskData, split: str) -> Source:
         "morse": (AUDIO, lambda: make_drills(counts["morse"])[split]),
     }
     chosen = [(name, *sources[name]) for name in data.sources]
-    return TaggedSource([(SourceTag(kind, name), make()) for name, kind, make in chosen])
+    return TaggedSource([(SourceTag(modality, name), make()) for name, modality, make in chosen])

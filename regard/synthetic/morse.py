@@ -121,7 +121,7 @@ def key_text(text: str, rng: np.random.Generator, settings: MorseSettings) -> Ke
             continue
         code = CODES[character]
         firsts.append(len(marks))
-        marks += [settings.dash if each == "-" else 1.0 for each in code]
+        marks += [settings.dash if mark == "-" else 1.0 for mark in code]
         gaps += [0] * (len(code) - 1) + [1]
         lasts.append(len(marks) - 1)
     lengths = np.empty(2 * len(marks))
@@ -177,13 +177,13 @@ def random_text(rng: np.random.Generator, drills: bool = False) -> str:
 
     With `drills` four of five texts are single characters or groups of two or three, as learners practice them.
     """
-    if drills and (kind := rng.random()) < 0.8:
-        return _group(CHARACTERS, rng, 1, 1) if kind < 0.6 else _group(CHARACTERS, rng, 2, 3)
-    words, left = list[str](), float(MOST_UNITS)
+    if drills and (chance := rng.random()) < 0.8:
+        return _group(CHARACTERS, rng, 1, 1) if chance < 0.6 else _group(CHARACTERS, rng, 2, 3)
+    words, room = list[str](), float(MOST_UNITS)
     for _ in range(int(rng.integers(1, 4))):
         word = _random_word(rng)
-        left -= _units(word)
-        if words and left < 0:
+        room -= _units(word)
+        if words and room < 0:
             break
         words.append(word)
     return " ".join(words)
@@ -195,17 +195,17 @@ def random_drill(rng: np.random.Generator) -> str:
 
 
 def _random_word(rng: np.random.Generator) -> str:
-    kind = rng.random()
-    if kind < 0.45:
+    chance = rng.random()
+    if chance < 0.45:
         return _choose(ENGLISH, rng) + (_choose(".,?=+", rng) if rng.random() < 0.12 else "")
-    if kind < 0.6:
+    if chance < 0.6:
         return _choose(RADIO, rng)
-    if kind < 0.72:
+    if chance < 0.72:
         sign = _choose(PREFIXES, rng) + _choose(DIGITS, rng) + _group(LETTERS, rng, 1, 3)
         return sign + ("/P" if rng.random() < 0.1 else "")
-    if kind < 0.82:
+    if chance < 0.82:
         return _group(LETTERS, rng, 2, 5)
-    if kind < 0.9:
+    if chance < 0.9:
         return _group(DIGITS, rng, 1, 4)
     return _group(CHARACTERS, rng, 1, 5)
 
@@ -221,17 +221,17 @@ def _group(characters: str, rng: np.random.Generator, least: int, most: int) -> 
 def _units(word: str) -> float:
     """The length of a word and the gap after it, in dots."""
     codes = [CODES[character] for character in word]
-    return sum(sum(UNITS[each] + 1 for each in code) + 2 for code in codes) + 4
+    return sum(sum(UNITS[mark] + 1 for mark in code) + 2 for code in codes) + 4
 
 
 class MorseSource(Source):
-    """Recordings and their texts, made when they are needed: a pure function of the split and the number."""
+    """Recordings and their texts, generated on access: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int, drills: bool = False) -> None:
         """`drills`: all texts are a single letter or digit; else most texts in train are short."""
         self.split, self.count_of, self.drills = split, count, drills
         self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
-        self._lengths: dict[int, int] = {}  # that were asked for
+        self._lengths: dict[int, int] = {}  # of recordings, cached
 
     def __len__(self) -> int:
         return self.count_of

@@ -115,9 +115,9 @@ class NameRoles:
             self._visit(node)
 
     def role(self, token: tokenize.TokenInfo, line: list[str]) -> str:
-        kinds = {tokenize.COMMENT: "comment", tokenize.NUMBER: "number", tokenize.OP: "operator"}
-        if token.type in kinds:
-            return kinds[token.type]
+        roles = {tokenize.COMMENT: "comment", tokenize.NUMBER: "number", tokenize.OP: "operator"}
+        if token.type in roles:
+            return roles[token.type]
         if token.type != tokenize.NAME:
             return "string"
         if keyword.iskeyword(token.string):
@@ -155,11 +155,11 @@ class NameRoles:
 
     def _set_all(self, node: ast.AST | None, role: str) -> None:
         """Set the role of every name below a node that has none yet."""
-        for each in ast.walk(node) if node else ():
-            if isinstance(each, ast.Name):
-                self._set_begin(each, role)
-            elif isinstance(each, ast.Attribute):
-                self._set_end(each, role)
+        for child in ast.walk(node) if node else ():
+            if isinstance(child, ast.Name):
+                self._set_begin(child, role)
+            elif isinstance(child, ast.Attribute):
+                self._set_end(child, role)
 
     def _set_begin(self, node: Located, role: str) -> None:
         self.begins.setdefault(self._position(node.lineno, node.col_offset), role)

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 
 class SceneSource(BoxData):
-    """Scenes of shapes: a pure function of the split and the number. They are drawn when they are needed, and kept."""
+    """Scenes of shapes, drawn on access and cached: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int) -> None:
         self.split, self.count_of = split, count
@@ -99,7 +99,7 @@ def _place(
         points = np.array([point for outline in outlines for point in outline])
         box = [*points.min(0), *points.max(0)]
         if min(box) >= 0 and max(box) <= SIDE and all(_shared(box, other) <= OVERLAP for other in others):
-            return outlines, [float(each) for each in box]
+            return outlines, [float(coordinate) for coordinate in box]
     return [], None
 
 
@@ -112,7 +112,7 @@ def turn_outline(outline: Sequence[Point], radius: float, turn: float, center: n
 def _shared(box: Sequence[float], other: Sequence[float]) -> float:
     """The share of the smaller box that both have in common."""
     across, down = (max(min(box[i + 2], other[i + 2]) - max(box[i], other[i]), 0.0) for i in (0, 1))
-    areas = [(each[2] - each[0]) * (each[3] - each[1]) for each in (box, other)]
+    areas = [(right - left) * (bottom - top) for left, top, right, bottom in (box, other)]
     return across * down / min(areas)
 
 

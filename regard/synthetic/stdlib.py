@@ -36,10 +36,10 @@ def stdlib_files(split: str) -> list[Path]:
             f"the source of Python's standard library is not at {root}, so there is no embedded text; "
             "name text files or a folder (data.train)"
         )
-    return [modules[name] for name in sorted(modules) if split_of(name) == split]
+    return [modules[name] for name in sorted(modules) if split_of_module(name) == split]
 
 
-def split_of(module: str) -> str:
+def split_of_module(module: str) -> str:
     """The split that a module belongs to."""
     number = int.from_bytes(hashlib.sha256(module.encode()).digest()[:8], "big")
     return SPLITS.get(number % 20, "train")

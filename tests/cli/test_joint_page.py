@@ -33,7 +33,7 @@ def write_files() -> None:
         arrangement = captions.Arrangement(((color, shape),), False)
         image = captions.draw_arrangement(arrangement, np.random.default_rng(number))
         Image.fromarray(image).save(f"new/{number}.png")
-        pairs.append(f"new/{number}.png\t{captions.describe(arrangement)}")
+        pairs.append(f"new/{number}.png\t{captions.describe_arrangement(arrangement)}")
         labeled.append(f"new/{number}.png\ta {color} {shape}")
     sounds = ["path\ttext"]
     for number in range(6):

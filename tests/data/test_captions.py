@@ -28,7 +28,7 @@ from regard.synthetic.captions import (
     Arrangement,
     SceneSettings,
     all_combinations,
-    describe,
+    describe_arrangement,
     draw_arrangement,
     label_text,
     make_captions,
@@ -45,7 +45,7 @@ def test_captioned_scenes_are_a_function_of_their_number() -> None:
     for number in range(20):
         (image, caption), (again, same) = train[number], other["train"][number]
         assert image.shape == (SIDE, SIDE, 3) and np.array_equal(image, again)
-        assert caption == same == train.field(number, 1) == describe(train.arrangement(number))
+        assert caption == same == train.field(number, 1) == describe_arrangement(train.arrangement(number))
     assert len(train) == 200 and len(one["test"]) == HELD_OUT
     assert train.fingerprint() != one["valid"].fingerprint() != make_captions(200, most=1)["valid"].fingerprint()
     captions = set(train.texts(1))

@@ -11,7 +11,7 @@ from babel import dates
 
 from regard.errors import UserError
 from regard.synthetic import dates as synthetic_dates
-from regard.synthetic.dates import SourceFormats, locale, make_dates, split_of
+from regard.synthetic.dates import SourceFormats, locale, make_dates, split_of_date
 
 LOCALES = [("en", "de"), ("fr", "es"), ("ja", "en"), ("ar", "en"), ("de", "sv"), ("zh-Hant", "hi")]
 
@@ -61,7 +61,7 @@ def test_no_date_is_in_two_splits():
         and not found["train"] & found["valid"]
         and not found["valid"] & found["test"]
     )
-    assert all(split_of(day) == name for name, days in found.items() for day in days)
+    assert all(split_of_date(day) == name for name, days in found.items() for day in days)
     assert min(found["train"]).year < 1905 and max(found["train"]).year > 2094
 
 

@@ -22,7 +22,7 @@ from regard.data.sources.tagged import (
 )
 from regard.errors import UserError
 from regard.look import draw_confusion
-from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
+from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, tag_spans
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels, collect_tags, sorted_labels
 
 
@@ -431,10 +431,10 @@ def test_confusion_matrix_picture(tmp_path, labels):
 
 def test_span_metrics():
     """As in seqeval's default mode: its own examples, and cases checked against it."""
-    assert spans(["B-PER", "I-PER", "O", "B-LOC"]) == [(0, 2, "PER"), (3, 4, "LOC")]
-    assert spans(["I-PER", "I-PER", "B-PER", "I-LOC", "O"]) == [(0, 2, "PER"), (2, 3, "PER"), (3, 4, "LOC")]
-    assert spans(["B-A", "E-A", "I-A", "S-A", "I-A"]) == [(0, 2, "A"), (2, 3, "A"), (3, 4, "A"), (4, 5, "A")]
-    assert spans(["O", "O"]) == [] and spans(["B-A-B", "I-A-B", "I-A"]) == [(0, 2, "A-B"), (2, 3, "A")]
+    assert tag_spans(["B-PER", "I-PER", "O", "B-LOC"]) == [(0, 2, "PER"), (3, 4, "LOC")]
+    assert tag_spans(["I-PER", "I-PER", "B-PER", "I-LOC", "O"]) == [(0, 2, "PER"), (2, 3, "PER"), (3, 4, "LOC")]
+    assert tag_spans(["B-A", "E-A", "I-A", "S-A", "I-A"]) == [(0, 2, "A"), (2, 3, "A"), (3, 4, "A"), (4, 5, "A")]
+    assert tag_spans(["O", "O"]) == [] and tag_spans(["B-A-B", "I-A-B", "I-A"]) == [(0, 2, "A-B"), (2, 3, "A")]
     right = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     found = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     told = span_metrics(found, right)
@@ -452,7 +452,7 @@ def test_spans_equal_seqeval():
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"]
     for _ in range(2000):
         some = rng.choice(tags, rng.integers(1, 9)).tolist()
-        assert spans(some) == [(first, last + 1, kind) for kind, first, last in theirs.get_entities(some)]
+        assert tag_spans(some) == [(first, last + 1, kind) for kind, first, last in theirs.get_entities(some)]
 
 
 def test_paired_bootstrap():

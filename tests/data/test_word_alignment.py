@@ -8,7 +8,7 @@ import pytest
 from scipy.special import digamma
 
 from regard.alignment import ibm
-from regard.alignment.ibm import DiagonalAligner, align_words, read_sides
+from regard.alignment.ibm import DiagonalAligner, align_words, read_word_ids
 from regard.alignment.links import SYMMETRIZE, format_pharaoh, parse_pharaoh, symmetrize
 from regard.metrics.alignment import alignment_metrics
 from regard.synthetic.dates import gold_alignments, make_dates
@@ -63,7 +63,7 @@ def test_the_model_equals_plain_loops(alpha: float, cells: int, monkeypatch: pyt
     """Also with blocks that hold one target word, or parts of sentences."""
     monkeypatch.setattr(ibm, "CELLS", cells)
     texts = pairs(25)
-    aligner = DiagonalAligner(*read_sides(texts), alpha=alpha)
+    aligner = DiagonalAligner(*read_word_ids(texts), alpha=alpha)
     found = list(aligner.fit(4))
     table, tension, history = plain_em(texts, 4, alpha)
     assert np.allclose(found, history) and np.isclose(aligner.tension, tension)
@@ -72,7 +72,7 @@ def test_the_model_equals_plain_loops(alpha: float, cells: int, monkeypatch: pyt
 
 def test_likelihood_never_falls() -> None:
     """That of EM without a Dirichlet prior."""
-    bits = list(DiagonalAligner(*read_sides(pairs(60)), alpha=0.0).fit(12))
+    bits = list(DiagonalAligner(*read_word_ids(pairs(60)), alpha=0.0).fit(12))
     assert all(after <= before + 1e-9 for before, after in zip(bits, bits[1:], strict=False))
 
 

@@ -357,7 +357,7 @@ def test_collected_state_has_every_tensor():
 def test_a_search_can_move_to_the_tensors_of_another():
     """The state of a search can be copied to the tensors of another with the same shapes, and the search continues."""
     from regard.decode.engine.closed_batch import build_search
-    from regard.decode.engine.cuda_graph import collect_state, copy_into, signature
+    from regard.decode.engine.cuda_graph import collect_state, copy_into, state_signature
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
@@ -380,7 +380,7 @@ def test_a_search_can_move_to_the_tensors_of_another():
     wanted = finish(*started(sources[1]))
     first, second = started(sources[0]), started(sources[1])
     entries = [[*collect_state({"state": state, "cache": cache})] for state, cache, _ in (first, second)]
-    assert [signature(entry) for entry in entries[0]] == [signature(entry) for entry in entries[1]]
+    assert [state_signature(entry) for entry in entries[0]] == [state_signature(entry) for entry in entries[1]]
     before, after = ([entry for entry in some if isinstance(entry.value, Tensor)] for some in entries)
     paths = {entry.path for entry in before}
     assert {

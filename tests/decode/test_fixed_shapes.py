@@ -50,7 +50,7 @@ def test_padding_to_buckets_changes_no_text(runs: dict[str, Path], monkeypatch: 
 
 
 def test_equal_samples_are_written_once() -> None:
-    kept, places = parallel.distinct(torch.tensor([[1, 0], [1, 0], [2, 0], [1, 0]]), samples=2)
+    kept, places = parallel.distinct_rows(torch.tensor([[1, 0], [1, 0], [2, 0], [1, 0]]), samples=2)
     assert kept.tolist() == [0, 2, 3] and places.tolist() == [0, 0, 1, 2]
 
 
@@ -74,16 +74,16 @@ def test_functions_of_fixed_shapes_never_wait_for_the_device(kind: str, monkeypa
         limits, hidden = torch.full((2,), 9), torch.tensor([0, 1])
         if kind == "mask-predict":
             infill = cmlm.Model(cmlm.Config(**small_model, max_length=20)).eval()
-            found = parallel.fill_in(infill, source, limits, hidden, 0, MaskPredict(4, 3))
+            found = parallel.decode_mask_predict(infill, source, limits, hidden, 0, MaskPredict(4, 3))
             assert found.tokens.shape == (6, 16)
         elif kind == "path":
             speller = nat_ctc.Model(nat_ctc.Config(**small_model)).eval()
-            assert parallel.write_path(speller, source, hidden).tokens.shape == (2, 24)
+            assert parallel.decode_ctc_path(speller, source, hidden).tokens.shape == (2, 24)
         elif kind == "teacher":
             model = transformer.Model(transformer.Config(**small_model)).eval()
             assert parallel.target_logprobs(model, source, [0] * 5, [[1, 4, 2]] * 5).shape == (5,)
         else:
             fertile = nat.Model(nat.Config(**small_model)).eval()
             keys = torch.zeros(2, 4, dtype=torch.long) if kind == "npd" else None
-            found = parallel.write_copies(fertile, source, limits, hidden, kind == "average", keys)
+            found = parallel.decode_fertilities(fertile, source, limits, hidden, kind == "average", keys)
             assert found.tokens.shape == (2 if keys is None else 8, 16)

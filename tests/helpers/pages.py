@@ -226,9 +226,9 @@ def captured(call: Callable[[], int], fed: bytes = b"") -> tuple[int, bytes, str
     """What a function returns and prints; `fed` is its stdin."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
     stdin = io.TextIOWrapper(io.BytesIO(fed), encoding="utf-8")
-    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-        with mock.patch.object(sys, "stdin", stdin):
-            code = call()
+    redirected = contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1])
+    with redirected[0], redirected[1], mock.patch.object(sys, "stdin", stdin):
+        code = call()
     out, err = (each.flush() or each.buffer.getvalue() for each in streams)  # type: ignore[attr-defined]
     return code, out, err.decode()
 

@@ -10,8 +10,8 @@ from torch import nn
 from regard.adapt import lora, tune
 from regard.adapt.heads import HeadName, all_heads, head_sites, parse_heads, remaining_heads
 from regard.adapt.mute import HeadGates, HeadMeans, muted_copy, shared_copy
-from regard.adapt.precision import apply
-from regard.adapt.prune import fill_heads, prune, remove
+from regard.adapt.precision import apply_precision
+from regard.adapt.prune import fill_heads, prune, remove_heads
 from regard.config.tuning import Lora
 from regard.errors import UserError
 from regard.parts import Inputs
@@ -64,7 +64,7 @@ def test_muting_equals_zeroed_columns_and_pruning_equals_muting(case):
     assert torch.equal(outputs(subject, model, given), before)  # the model itself does not change
     pruned = prune(subject.family.Model(subject.config), [str(head) for head in heads]).eval()
     twin = copy.deepcopy(model)
-    remove(twin, heads)
+    remove_heads(twin, heads)
     pruned.load_state_dict(twin.state_dict())  # the names define the shapes
     assert sum(map(torch.numel, pruned.parameters())) < sum(map(torch.numel, model.parameters()))
     assert all_heads(head_sites(pruned)) == [each for each in all_heads(head_sites(model)) if each not in heads]
@@ -80,7 +80,7 @@ def test_muted_and_pruned_models_decode_with_a_cache(case):
     subject = SUBJECTS[case]
     model, heads = subject.module, chosen_heads(subject.module)
     twin = copy.deepcopy(model)
-    remove(twin, heads)
+    remove_heads(twin, heads)
     tokens = torch.randint(4, 40, (2, 5), generator=torch.Generator().manual_seed(1))
     for each in (muted_copy(model, heads), twin):
         subject.module = each
@@ -129,7 +129,7 @@ def test_muting_works_over_lora_and_int8():
     muted = outputs(subject, muted_copy(model, heads), given)
     lora.merge(model)
     assert (muted - outputs(subject, zeroed_by_hand(tune.keep_merged(model), heads), given)).abs().max() < 1e-4
-    small = apply(copy.deepcopy(model), "int8")
+    small = apply_precision(copy.deepcopy(model), "int8")
     before = outputs(subject, small, given)
     assert (outputs(subject, muted_copy(small, heads), given) - muted).abs().max() < 0.1 * muted.abs().max()
     assert torch.equal(outputs(subject, small, given), before)

@@ -50,9 +50,9 @@ def test_outliers_cost_no_quality():
     """With columns that are 50 times the others, int8 is as near to fp32 as without them; one scale per row is not."""
     wanted = logits(model())
     assert error(logits(model(50.0)), wanted) < 1e-5
-    plain = error(logits(precision.apply(model(), "int8", vocab=90)), wanted)
-    alone = error(logits(precision.apply(model(50.0), "int8", vocab=90)), wanted)
-    together = error(logits(precision.apply(model(50.0), "int8")), wanted)
+    plain = error(logits(precision.apply_precision(model(), "int8", vocab=90)), wanted)
+    alone = error(logits(precision.apply_precision(model(50.0), "int8", vocab=90)), wanted)
+    together = error(logits(precision.apply_precision(model(50.0), "int8")), wanted)
     assert alone < 1.5 * plain and together > 4 * plain and plain < 0.05
 
 
@@ -82,7 +82,9 @@ def test_every_family_is_probed(name):
 
 def test_a_model_that_reads_something_else_is_not_probed():
     assert outlier_columns(nn.Sequential(nn.Linear(40, 40)), 90) == {} and smallest_vocab(object()) == 0
-    assert isinstance(precision.apply(nn.Sequential(nn.Linear(40, 40)), "int8", vocab=9)[0], precision.Int8Linear)
+    assert isinstance(
+        precision.apply_precision(nn.Sequential(nn.Linear(40, 40)), "int8", vocab=9)[0], precision.Int8Linear
+    )
 
 
 @pytest.mark.parametrize("outputs", [50, 5000])

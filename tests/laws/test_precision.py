@@ -79,7 +79,7 @@ def test_int8_is_batch_invariant(run):
 @pytest.mark.parametrize("bias", [True, False])
 def test_int8_linear_is_close_to_linear(rows, inputs, outputs, bias):
     linear = nn.Linear(inputs, outputs, bias=bias)
-    model = precision.apply(nn.Sequential(linear), "int8")
+    model = precision.apply_precision(nn.Sequential(linear), "int8")
     x = torch.randn(rows, inputs) * 3
     x[0] *= 100
     wanted, found = linear(x), model(x)
@@ -103,12 +103,12 @@ class PrepackedProducts(TorchDispatchMode):
 @pytest.mark.parametrize("bias", [True, False])
 def test_prepacked_linear_equals_linear(rows, bias):
     linear = nn.Linear(257, 261, bias=bias)
-    model, x = precision.apply(copy.deepcopy(nn.Sequential(linear)), "fp32"), torch.randn(*rows, 257)
+    model, x = precision.apply_precision(copy.deepcopy(nn.Sequential(linear)), "fp32"), torch.randn(*rows, 257)
     with torch.no_grad(), PrepackedProducts() as counter:
         found = model(x)
     assert counter.seen == (rows != (0,)) and list(model.state_dict()) == list(nn.Sequential(linear).state_dict())
     torch.testing.assert_close(found, linear(x).detach(), atol=1e-5, rtol=1e-5)
-    half = precision.apply(copy.deepcopy(model), "bf16")
+    half = precision.apply_precision(copy.deepcopy(model), "bf16")
     with torch.no_grad():
         torch.testing.assert_close(half(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
 
@@ -133,7 +133,7 @@ def test_fused_qkv_equals_separate_maps(bias, key_bias):
 
 
 def test_prepacked_linear_follows_its_weights_and_is_trainable():
-    model = precision.apply(nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 20)), "fp32")
+    model = precision.apply_precision(nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 20)), "fp32")
     assert type(model[1]) is nn.Linear  # too small to gain
     twin, x = nn.Linear(300, 300), torch.randn(4, 300)
 
@@ -182,7 +182,9 @@ def test_every_family(case):
     with torch.no_grad():
         wanted = logprobs(model)
         for each in ("bf16", "int8"):
-            assert 1e-5 < (logprobs(precision.apply(copy.deepcopy(model), each)) - wanted).abs().max() < 0.5, each
+            assert (
+                1e-5 < (logprobs(precision.apply_precision(copy.deepcopy(model), each)) - wanted).abs().max() < 0.5
+            ), each
 
 
 def test_int8_keeps_a_tied_embedding():
@@ -190,7 +192,7 @@ def test_int8_keeps_a_tied_embedding():
 
     model = transformer.Model(transformer.Config(**transformer.SIZES["tiny"], size="tiny", vocab=60))
     table = model.target.weight.detach().clone()
-    precision.apply(model, "int8")
+    precision.apply_precision(model, "int8")
     assert isinstance(model.head, precision.Int8Linear) and torch.equal(model.target.weight, table)
     names = {type(part).__name__ for part in model.modules()}
     assert "Linear" not in names and "Int8Linear" in names
@@ -203,7 +205,7 @@ def test_errors(run):
     with pytest.raises(
         UserError, match="precision=int8 runs on the CPU and the model is on meta; use bf16, or set dev"
     ):
-        precision.apply(elsewhere, "int8")
+        precision.apply_precision(elsewhere, "int8")
 
 
 def test_int8_linear_accepts_bf16_input():

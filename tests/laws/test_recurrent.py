@@ -358,10 +358,10 @@ def test_int8_skips_the_recurrence():
     from regard.adapt import precision
 
     model = rnn.Model(rnn.Config(**SHAPE | {"width": 64, "vocab": 200, "target_vocab": 0}))
-    precision.apply(model, "int8")
+    precision.apply_precision(model, "int8")
     assert isinstance(model.decoder.layers[0].cross.query, precision.Int8Linear) and isinstance(
         model.head, precision.Int8Linear
     )
     assert model.decoder.layers[0].attention.forth.weight_ih_l0.dtype == torch.float32
     other = cnn.Model(cnn.Config(**SHAPE | {"width": 64, "vocab": 200, "target_vocab": 0}))
-    assert isinstance(precision.apply(other, "int8").encoder.layers[0].attention.into, precision.Int8Linear)
+    assert isinstance(precision.apply_precision(other, "int8").encoder.layers[0].attention.into, precision.Int8Linear)

@@ -10,7 +10,7 @@ from helpers.families import CASES, MEDIA_CASES, case_subject, sample
 from torch import Tensor, nn
 
 from regard.adapt import tune
-from regard.adapt.precision import FusedQKVAttention, PrepackedLinear, apply
+from regard.adapt.precision import FusedQKVAttention, PrepackedLinear, apply_precision
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.parts import Attention, Inputs
 from regard.testing.subjects import TargetTokens, Writer
@@ -38,7 +38,7 @@ def test_threads_share_a_tuned_model(case: tuple[str, str], method: str) -> None
 @pytest.mark.parametrize("case", [("gpt", "gpt2"), ("bert", "paper")], ids=" ".join)
 def test_threads_share_the_fused_weights_of_a_fast_model(case: tuple[str, str]) -> None:
     """The fused and reordered weights are made by the first calls, several at once."""
-    model = apply(case_subject(case).module, "fp32")
+    model = apply_precision(case_subject(case).module, "fp32")
     assert any(isinstance(part, PrepackedLinear) for part in model.modules())
     for part in model.modules():
         if type(part) is Attention:

@@ -83,7 +83,9 @@ def test_scores_sum_over_all_paths(predictor: Any) -> None:
     logits[:, [predictor.target.start, predictor.target.end]] = -torch.inf
     logprobs, pad = logits.log_softmax(-1), predictor.target.pad
     paths = itertools.product((pad, 7, 8), repeat=6)
-    wanted = [sum(logprobs[i, token] for i, token in enumerate(p)) for p in paths if parallel.spell(p, pad) == target]
+    wanted = [
+        sum(logprobs[i, token] for i, token in enumerate(p)) for p in paths if parallel.collapse_path(p, pad) == target
+    ]
     (found,) = predictor.logprobs([source], [target])
     assert sum(found) == pytest.approx(torch.stack(wanted).logsumexp(0).item(), abs=1e-4)  # type: ignore[arg-type]
     assert len(found) == 3 and all(each <= 0 for each in found)
@@ -93,7 +95,7 @@ def test_scores_sum_over_all_paths(predictor: Any) -> None:
 
 
 def test_a_path_spells_its_text() -> None:
-    assert parallel.spell([0, 5, 5, 0, 5, 6, 6, 0], 0) == [5, 5, 6]
+    assert parallel.collapse_path([0, 5, 5, 0, 5, 6, 6, 0], 0) == [5, 5, 6]
     values, valid = torch.tensor([[5, 6, 2], [7, 2, 0]]), torch.tensor([[True] * 3, [True, True, False]])
     copies, filled = parallel.upsample(values, valid, 2)
     assert [row[keep].tolist() for row, keep in zip(copies, filled, strict=True)] == [[5, 5, 6, 6], [7, 7]]

@@ -266,7 +266,7 @@ def test_scores_of_mask_predict_count_the_length(cmlm: Path) -> None:
     source, limits = Inputs("tokens", torch.tensor([ids])), torch.tensor([20])
     valid = torch.ones_like(source.values, dtype=torch.bool)
     given = predictor.hidden, predictor.target.pad, MaskPredict(3, 4)
-    found = parallel.fill_in(model, (source.values, valid), limits, *given)
+    found = parallel.decode_mask_predict(model, (source.values, valid), limits, *given)
     encoded = model.encode(source)
     lengths, priors = likeliest_lengths(model.length_logits(encoded), limits, 4)
     assert found.lengths.tolist() == lengths[0].tolist() and len(set(lengths[0].tolist())) == 4

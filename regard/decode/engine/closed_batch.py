@@ -21,7 +21,7 @@ def run_search(
     settings: SearchSettings,
     valid: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """Continue prompts (rows, tokens) by at most `limits` (rows,) tokens, END included.
+    """Continue prompts (rows, tokens) by at most `limits` (rows,) tokens, including END.
 
     `valid` (rows, tokens) marks the tokens of prompts that differ in length. A preallocated cache must have room for
     the prompt; the search adds room for its beams up to the longest limit. On a GPU the step is then captured once and
@@ -43,13 +43,13 @@ def search_steps(
 ) -> Iterator[SearchState]:
     """`run_search` step by step: yields the same state each time, one token further.
 
-    On a GPU it checks only every `check_every` steps whether all rows have finished, for a check makes the host wait.
+    On a GPU it checks only every `check_every` steps whether all rows have finished: a check makes the host wait.
     """
     if getattr(model, "returns_scores", False):
         settings = replace(settings, softmax=False)
     state = build_search(settings, cache, limits)
-    kind = GraphedStep if prompt.is_cuda and cache.fixed and state.graph_safe else EagerStep
-    stepper = kind(model, state, cache, check_every)
+    stepper_class = GraphedStep if prompt.is_cuda and cache.fixed and state.graph_safe else EagerStep
+    stepper = stepper_class(model, state, cache, check_every)
     try:
         tokens = read_prompt(stepper, prompt, valid)
         while tokens is not None:

@@ -1,4 +1,4 @@
-"""Steps of a search, eager or captured as a CUDA graph: launching hundreds of small kernels costs more than they do."""
+"""Steps of a search, eager or captured as a CUDA graph: launching hundreds of small kernels takes most of the time."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..search.beam import SearchCache, SearchState
 
-GraphKey = tuple[object, ...]  # what must agree for a search to use a graph
+GraphKey = tuple[object, ...]  # a search can use a graph with an equal key
 CHECK_EVERY = 4  # steps between two checks of `run_search` for finished rows
 
 
@@ -40,7 +40,7 @@ class EagerStep:
 
 
 class GraphedStep(EagerStep):
-    """The same over a fixed cache, replayed as a CUDA graph from the second step of a shape on.
+    """A step over a fixed cache, replayed as a CUDA graph from the second step of a shape on.
 
     A graph works on tensors at fixed addresses. A later search with the same shapes copies its tensors there.
     """
@@ -68,7 +68,7 @@ class GraphedStep(EagerStep):
         """A graph from an earlier search or a new one; None before the warm-up step."""
         graphs = CAPTURED.setdefault(self.model, {})
         entries = list(collect_state({"state": self.state, "cache": self.cache}))
-        key = *(signature(entry) for entry in entries), weight_versions(self.model)
+        key = *(state_signature(entry) for entry in entries), weight_versions(self.model)
         captured = None if torch.is_autocast_enabled("cuda") else graphs.pop(key, None)
         if captured is not None:  # removed, so that no other search uses it meanwhile
             captured.tokens.copy_(tokens)
@@ -80,13 +80,13 @@ class GraphedStep(EagerStep):
         """Capture a step. It computes nothing: cache and state stay unchanged, except `step`, which is restored."""
         buffer, graph, step = tokens.clone(), torch.cuda.CUDAGraph(), self.state.step
         tensors = [entry.value for entry in entries if isinstance(entry.value, Tensor)]
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
+        main, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")  # other threads may predict
             buffer.copy_(self.state.advance(self.model.step(buffer, self.cache)))
             graph.capture_end()
-        main.wait_stream(side)
+        main.wait_stream(stream)
         self.state.step = step
         return CapturedGraph(key, graph, buffer, tensors)
 
@@ -132,7 +132,7 @@ class BatchStep:
         return larger
 
     def refresh(self) -> None:
-        """Called when rows have joined. A graph is of no more use if a tensor has moved or a weight has changed."""
+        """Called when rows have joined. Drops the graph if a tensor has moved or a weight has changed."""
         if self.graph is not None and self.addresses != self._addresses():
             self.graph, self.warm = None, False
 
@@ -146,13 +146,13 @@ class BatchStep:
 
     def _capture(self) -> None:
         """Capture a step. It computes nothing: the cache stays unchanged."""
-        graph, main, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
+        graph, main, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")  # other threads may predict
             self.logits = self._read()
             graph.capture_end()
-        main.wait_stream(side)
+        main.wait_stream(stream)
         self.graph, self.addresses = graph, self._addresses()
 
 
@@ -195,8 +195,8 @@ def collect_state(owner: Any, path: str = "", visited: set[int] | None = None) -
             yield from collect_state(inside, here, visited)
 
 
-def signature(entry: StateEntry) -> tuple[object, ...]:
-    """What must agree between two searches. `step` may differ: the device has its own count of it."""
+def state_signature(entry: StateEntry) -> tuple[object, ...]:
+    """The part of an entry that must be equal in two searches. `step` may differ: the device counts it separately."""
     value = entry.value
     if isinstance(value, Tensor):
         return entry.path, value.shape, value.dtype, value.stride()
@@ -206,17 +206,19 @@ def signature(entry: StateEntry) -> tuple[object, ...]:
 def weight_versions(model: object) -> tuple[tuple[int, int], ...]:
     """Address and version of every weight: the graph may use copies in another layout.
 
-    Every search and every translation asks for them: this walk takes half of the time of `parameters()`.
+    Every search needs them: this walk takes half of the time of `parameters()`.
     """
-    found, modules = list[tuple[int, int]](), [model] if isinstance(model, torch.nn.Module) else []
-    for module in modules:  # grows meanwhile
-        found += [(each.data_ptr(), each._version) for each in module._parameters.values() if each is not None]
-        modules += [each for each in module._modules.values() if each is not None]
-    return tuple(found)
+    versions, modules = list[tuple[int, int]](), [model] if isinstance(model, torch.nn.Module) else []
+    for module in modules:  # the list grows during the loop
+        versions += [
+            (weight.data_ptr(), weight._version) for weight in module._parameters.values() if weight is not None
+        ]
+        modules += [child for child in module._modules.values() if child is not None]
+    return tuple(versions)
 
 
 def copy_into(entries: list[StateEntry], tensors: list[Tensor]) -> None:
-    """Copy the values into the tensors of a graph, and put these in their place."""
+    """Copy the values into the tensors of a graph, and replace the values by these tensors."""
     torch._foreach_copy_(tensors, [entry.value for entry in entries])
     for entry, tensor in zip(entries, tensors, strict=True):
         entry.owner[entry.name] = tensor

@@ -1,4 +1,4 @@
-"""Functions of tensors, replayed as CUDA graphs. Texts are padded to few lengths, so that few graphs serve them all."""
+"""Functions of tensors, replayed as CUDA graphs. Texts are padded to few lengths, so that few graphs suffice."""
 
 from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass
@@ -35,55 +35,55 @@ class FixedCall:
     def __call__(self, inputs: Tensors) -> Tensors:
         torch._foreach_copy_(list(self.inputs), list(inputs))
         self.graph.replay()
-        return tuple(each.clone() for each in self.outputs)
+        return tuple(output.clone() for output in self.outputs)
 
 
 GRAPHS: MutableMapping[nn.Module, dict[Hashable, FixedCall | None]] = WeakKeyDictionary()
 
 
 class FixedCalls:
-    """Calls of functions of a model whose weights stay as they are meanwhile."""
+    """Calls of functions of a model whose weights do not change during the lifetime of this object."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     @cached_property
     def weights(self) -> Hashable:
-        """What a captured call depends on besides its inputs."""
+        """The versions of the weights, on which a captured call depends."""
         return weight_versions(self.model)
 
     def __call__(self, name: Hashable, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
         """function(*inputs), which must neither depend on other tensors than the model's nor wait for the device.
 
         On a GPU, the first call of a name with these shapes runs eagerly; the second is captured, and later ones are
-        replayed. `name` has all that the function depends on besides the inputs.
+        replayed. `name` must identify everything that the function depends on besides the inputs.
         """
         first = inputs[0]
         if not first.is_cuda or torch.is_autocast_enabled("cuda") or first.numel() > MAX_TOKENS:
             return function(*inputs)
         graphs = GRAPHS.setdefault(self.model, {})
-        key = name, *((each.shape, each.dtype) for each in inputs), self.weights
+        key = name, *((tensor.shape, tensor.dtype) for tensor in inputs), self.weights
         if key not in graphs:  # libraries select their kernels in the first call
-            found = function(*inputs)
+            outputs = function(*inputs)
             _keep(graphs, key, None)
-            return found
+            return outputs
         call = graphs.pop(key, None) or capture(function, inputs)  # removed, so that no other thread uses it meanwhile
-        found = call(inputs)
+        outputs = call(inputs)
         _keep(graphs, key, call)
-        return found
+        return outputs
 
 
 def capture(function: Callable[..., Tensors], inputs: Tensors) -> FixedCall:
-    """Capture a call. It computes nothing."""
-    own = tuple(each.clone() for each in inputs)
-    graph, main, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(main)
-    with torch.cuda.stream(side):
+    """Capture a call without computing it."""
+    static_inputs = tuple(tensor.clone() for tensor in inputs)
+    graph, main, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(main)
+    with torch.cuda.stream(stream):
         graph.capture_begin(capture_error_mode="thread_local")  # other threads may predict
-        outputs = function(*own)
+        outputs = function(*static_inputs)
         graph.capture_end()
-    main.wait_stream(side)
-    return FixedCall(graph, own, outputs)
+    main.wait_stream(stream)
+    return FixedCall(graph, static_inputs, outputs)
 
 
 def _keep(graphs: dict[Hashable, FixedCall | None], key: Hashable, call: FixedCall | None) -> None:

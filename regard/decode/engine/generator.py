@@ -1,10 +1,10 @@
 """The generator: one engine for every model that writes token by token.
 
-`submit` a request and get its handle. `drain` runs all that wait, in closed batches of agreeing requests: that is
-offline prediction. `step` runs an open batch, which requests join and leave while others are under way: that is
-streaming and serving. Results are the same either way, and never depend on other requests.
+`submit` a request and get its handle. `drain` runs all waiting requests in closed batches with equal settings, for
+offline prediction. `step` runs an open batch (continuous batching), for streaming and serving: requests join and leave
+it while others run. Results are the same either way, and never depend on other requests.
 
-A lock guards all of it: handles may be used from one thread and `step` be called from another.
+A lock guards the generator: one thread may use handles while another calls `step`.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from .requests import Finish, SearchRequest, SettingsBuilder, pad_prompts
 
 
 class Handle:
-    """A submitted request. Iterate it for the tokens of its best hypothesis, as they come where there is only one."""
+    """A submitted request. Iterating it yields the tokens of its best hypothesis, streamed if there is only one."""
 
     def __init__(self, generator: "Generator", request: SearchRequest, limit: int) -> None:
         self.request, self.limit = request, limit  # `limit`: the most tokens after the prompt
@@ -52,7 +52,7 @@ class Handle:
         self._raise_error()
 
     def result(self) -> list[Hypothesis]:
-        """The hypotheses, best first, samples in their order; none if it was canceled. It steps until it is done."""
+        """Step until done; return the hypotheses, best first (samples in their order), none after `cancel`."""
         while not self.done:
             with self._generator.lock:  # only for a step: other threads may submit and cancel meanwhile
                 if not self.done:
@@ -60,10 +60,10 @@ class Handle:
         self._raise_error()
         return self._found
 
-    def complete(self, found: list[Hypothesis]) -> None:
+    def complete(self, hypotheses: list[Hypothesis]) -> None:
         """Called by the generator at the end."""
-        self._found, self.tokens = found, found[0].tokens if found else self.tokens
-        self.finish = self._generator.finish_of(self.request, found[0]) if found else None
+        self._found, self.tokens = hypotheses, hypotheses[0].tokens if hypotheses else self.tokens
+        self.finish = self._generator.finish_of(self.request, hypotheses[0]) if hypotheses else None
         self.done = True
 
     def fail(self, error: BaseException) -> None:
@@ -71,11 +71,11 @@ class Handle:
         self._error, self.done = error, True
 
     def cancel(self) -> None:
-        """Give the request up."""
+        """Cancel the request."""
         self._generator.cancel(self)
 
     def _step(self) -> None:
-        """Step the generator. The handle of another request reports its failure."""
+        """Step the generator. Failures of other requests are left to their handles."""
         failures = self._generator.failures
         try:
             self._generator.step()
@@ -101,10 +101,10 @@ class Generator:
         context: int | None = None,
         tokenizer: ConstraintTokenizer | None = None,
     ) -> None:
-        """`rows`: requests of a closed batch, and rows of the open batch, where a hypothesis takes one.
+        """`rows`: requests of a closed batch, and rows of the open batch, one per hypothesis.
 
-        `capacity`: tokens of a row of the open batch, the prompt included; None: there are only closed batches.
-        `context`: the most tokens that the model can read. `tokenizer` serves stop strings and constraints.
+        `capacity`: tokens of a row of the open batch, including the prompt; None: there are only closed batches.
+        `context`: the most tokens that the model can read. `tokenizer` is needed for stop strings and constraints.
         """
         self.rows, self.capacity, self.context = rows, capacity, context
         self.lock, self.failures = FairLock(), 0  # `failures`: requests that failed so far
@@ -115,7 +115,7 @@ class Generator:
         self._batch = self._new_batch()
 
     def submit(self, request: SearchRequest) -> Handle:
-        """Queue a request. What it asks for must fit into an open batch, if there is one."""
+        """Queue a request. It must fit into the open batch, if there is one."""
         limit = request.max_tokens
         if self.context is not None:  # the model never reads the last token
             limit = min(limit, self.context + 1 - len(request.prompt))
@@ -134,7 +134,7 @@ class Generator:
         return handle
 
     def cancel(self, handle: Handle) -> None:
-        """End a request without a result. One that is done stays as it is."""
+        """End a request without a result. A finished request keeps its result."""
         with self.lock:
             if handle.done:
                 return
@@ -145,7 +145,7 @@ class Generator:
             handle.done, handle.finish = True, "canceled"
 
     def step(self) -> None:
-        """Admit what fits into the open batch and generate one token for each of its rows. Without one: drain."""
+        """Admit requests into the open batch and generate one token for each of its rows. Without one: drain."""
         if self.capacity is None:
             return self.drain()
         with self.lock, torch.no_grad():
@@ -161,7 +161,7 @@ class Generator:
                 raise
 
     def drain(self) -> None:
-        """Run until nothing is left."""
+        """Run until all requests are done."""
         with self.lock:
             if not self._batch.searches:
                 try:
@@ -176,15 +176,15 @@ class Generator:
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def finish_of(self, request: SearchRequest, found: Hypothesis) -> Finish:
+    def finish_of(self, request: SearchRequest, hypothesis: Hypothesis) -> Finish:
         """Why a hypothesis ended."""
-        if found.ended:
+        if hypothesis.ended:
             return "end"
         if request.stop:
-            text = added_text(self._builder.decode, request.prompt, found.tokens)
+            text = added_text(self._builder.decode, request.prompt, hypothesis.tokens)
             if any(string in text for string in request.stop):
                 return "stop"
-        return "length" if len(found.tokens) >= request.max_tokens else "context"
+        return "length" if len(hypothesis.tokens) >= request.max_tokens else "context"
 
     def _refuse_above_capacity(self, request: SearchRequest, limit: int) -> None:
         assert self.capacity is not None
@@ -199,23 +199,23 @@ class Generator:
             )
 
     def _next_handles(self) -> list[Handle]:
-        """Those to admit, in the order of arrival: one that needs more rows than are free lets no other pass."""
-        found: list[Handle] = []
+        """Requests to admit, in order of arrival. A request that needs more rows than are free blocks later ones."""
+        handles: list[Handle] = []
         free = self._batch.free
         while self._waiting and self._waiting[0].request.width <= free:
-            if found and modality(found[0]) != modality(self._waiting[0]):
+            if handles and source_kind(handles[0]) != source_kind(self._waiting[0]):
                 break
-            found.append(self._waiting.popleft())
-            free -= found[-1].request.width
-        return found
+            handles.append(self._waiting.popleft())
+            free -= handles[-1].request.width
+        return handles
 
     def _read_prompts(self, handles: list[Handle]) -> tuple[OpenCache, Tensor] | None:
-        """Their cache and the logits of their first tokens. Where it fails, requests under way are not affected."""
+        """The cache of these requests and the logits of their first tokens. A failure does not affect running ones."""
         if not handles:
             return None
-        room = self._batch.prefill_room(max(len(each.request.prompt) for each in handles))
+        room = self._batch.prefill_room(max(len(handle.request.prompt) for handle in handles))
         try:
-            return self._prefill.read([each.request for each in handles], room)
+            return self._prefill.read([handle.request for handle in handles], room)
         except BaseException as error:
             self._fail(handles, error)
             raise
@@ -237,7 +237,7 @@ class Generator:
         batches = (
             [handles[i] for i in indices]
             for handles in groups.values()
-            for indices in sorted_batches([each.request.length for each in handles], rows=self.rows)
+            for indices in sorted_batches([handle.request.length for handle in handles], rows=self.rows)
         )
         for batch in track(batches, "texts written", len(self._waiting), len):
             self._run_closed(batch)
@@ -248,19 +248,19 @@ class Generator:
         limits = [handle.limit for handle in handles]
         with torch.no_grad():
             cache = self._prefill.growing_or_fixed(requests, max(limits))
-        prompt, valid = pad_prompts([each.prompt for each in requests], device)
-        found = run_search(self._model, cache, prompt, torch.tensor(limits, device=device), settings, valid)
-        for handle, best in zip(handles, found, strict=True):
+        prompt, valid = pad_prompts([request.prompt for request in requests], device)
+        results = run_search(self._model, cache, prompt, torch.tensor(limits, device=device), settings, valid)
+        for handle, best in zip(handles, results, strict=True):
             handle.complete(best)
 
 
-def modality(handle: Handle) -> str | None:
-    """What a request reads."""
+def source_kind(handle: Handle) -> str | None:
+    """The tensor kind of a request's source."""
     return None if handle.request.source is None else handle.request.source.modality
 
 
 class FairLock:
-    """A reentrant lock. A thread that waits for it comes before the one that has just released it."""
+    """A reentrant lock. A waiting thread comes before the one that has just released it."""
 
     def __init__(self) -> None:
         self._turn, self._lock = Lock(), Lock()  # the thread that is next holds `_turn`

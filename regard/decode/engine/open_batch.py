@@ -1,7 +1,7 @@
-"""The open batch of a generator: requests join and leave it while others are under way.
+"""The open batch of a generator (continuous batching): requests join and leave it while others run.
 
-All requests share one cache and one step of the model. A request takes one row of the cache for each of
-its hypotheses. Requests that agree in their settings share one search, wherever each of them is in its text.
+All requests share one cache and one step of the model. A request takes one row of the cache for each of its
+hypotheses. Requests with equal settings share one search, although their lengths differ.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,7 +23,7 @@ PREFILL_MULTIPLE = 16  # capacities of prefilled caches are rounded up to it
 
 
 class BeamRows:
-    """The rows of the common cache that belong to one search, in the form of its cache: it copies rows to reorder."""
+    """The rows of the common cache that belong to one search, as its SearchCache: it reorders beams by copying rows."""
 
     fixed = True
 
@@ -45,7 +45,7 @@ class BeamRows:
 
 
 class SharedSearch:
-    """One search for requests that agree in their settings."""
+    """One search for requests with equal settings."""
 
     def __init__(self, state: SearchState, rows: BeamRows, handles: list["Handle"]) -> None:
         self.state, self.rows, self.handles = state, rows, handles
@@ -53,8 +53,9 @@ class SharedSearch:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a row of the cache holds. The last token of each is not read yet."""
-        return max(len(each.request.prompt) + step - 1 for each, step in zip(self.handles, self.steps, strict=True))
+        """The most tokens that a row of the cache holds. The last token of each row is not read yet."""
+        pairs = zip(self.handles, self.steps, strict=True)
+        return max(len(handle.request.prompt) + step - 1 for handle, step in pairs)
 
     def join(self, other: "SharedSearch", builder: SettingsBuilder) -> None:
         self.state.join(other.state)
@@ -68,7 +69,7 @@ class SharedSearch:
         return self.state.advance(logits[self.rows.slots])
 
     def finished(self) -> list[int]:
-        """The rows that have finished. The others pass their new token on, if it is final: a beam may end earlier."""
+        """The rows that have finished. Other rows stream their new token, if it is final: a beam may still change."""
         state = self.state
         last = state.tokens[:, 0].gather(1, state.device_step[:, None] - 1)[:, 0]
         tokens, active = torch.stack([last, state.active.long()]).tolist()  # the only wait for the device
@@ -80,15 +81,15 @@ class SharedSearch:
 
     def remove(self, rows: list[int], builder: SettingsBuilder) -> Tensor:
         """Remove these rows; return their slots."""
-        gone = self.rows.slots[torch.tensor(rows, device=self.rows.slots.device)]
-        kept = [row for row in range(len(self.handles)) if row not in set(rows)]
-        self.handles, self.steps = [self.handles[row] for row in kept], [self.steps[row] for row in kept]
-        if kept:
-            index = torch.tensor(kept, device=gone.device)
+        freed = self.rows.slots[torch.tensor(rows, device=self.rows.slots.device)]
+        remaining = [row for row in range(len(self.handles)) if row not in set(rows)]
+        self.handles, self.steps = [self.handles[row] for row in remaining], [self.steps[row] for row in remaining]
+        if remaining:
+            index = torch.tensor(remaining, device=freed.device)
             self.state.retain(index)
             self.rows.slots = self.rows.slots[index]
             self._update(builder)
-        return gone
+        return freed
 
     def _update(self, builder: SettingsBuilder) -> None:
         """Tables in the settings have one entry for each row."""
@@ -99,7 +100,7 @@ class SharedSearch:
 class OpenBatch:
     """`rows` rows of a cache for `capacity` tokens each. The number of rows grows with the load.
 
-    `fixed`: each row has all of its slots at once, for CUDA graphs. Else the slots grow too, and attention reads fewer.
+    `fixed`: all slots of a row are allocated at once, for CUDA graphs. Otherwise they grow, and attention reads fewer.
     """
 
     cache: OpenCache
@@ -128,15 +129,15 @@ class OpenBatch:
         """Give rows to requests whose prompts this cache has read; choose their first tokens from (rows, vocab)."""
         groups: dict[Hashable, list[int]] = {}
         for i, handle in enumerate(handles):
-            own = id(handle) if handle.request.constraints.include else None  # its beam has a width of its own
-            groups.setdefault((handle.request.agreement(), own), []).append(i)
+            identity = id(handle) if handle.request.constraints.include else None  # its beam has its own width
+            groups.setdefault((handle.request.agreement(), identity), []).append(i)
         slots, device = self._take_slots([handle.request.width for handle in handles]), logits.device
-        origin = torch.tensor([i for i, own in enumerate(slots) for _ in own], device=device)
-        self._put(torch.tensor([slot for own in slots for slot in own], device=device), cache, origin)
+        origin = torch.tensor([i for i, row in enumerate(slots) for _ in row], device=device)
+        self._put(torch.tensor([slot for row in slots for slot in row], device=device), cache, origin)
         for key, members in groups.items():
-            own_slots = torch.tensor([slots[i] for i in members], device=device)
-            own_logits = logits[torch.tensor(members, device=device)]
-            self._begin(key, [handles[i] for i in members], own_slots, own_logits)
+            group_slots = torch.tensor([slots[i] for i in members], device=device)
+            group_logits = logits[torch.tensor(members, device=device)]
+            self._begin(key, [handles[i] for i in members], group_slots, group_logits)
         self._drop_empty()
 
     def advance(self) -> None:
@@ -177,7 +178,7 @@ class OpenBatch:
     def _take_slots(self, widths: Sequence[int]) -> list[list[int]]:
         free = iter([slot for slot in range(self.rows) if slot not in self.used][: sum(widths)])
         slots = [[next(free) for _ in range(width)] for width in widths]
-        self.used |= {slot for own in slots for slot in own}
+        self.used |= {slot for row in slots for slot in row}
         return slots
 
     def _put(self, slots: Tensor, cache: OpenCache, origin: Tensor) -> None:
@@ -229,11 +230,11 @@ class Prefill:
 
     def start(self, requests: Sequence[SearchRequest], capacity: int | None) -> OpenCache:
         """A cache that holds the sources and has room for `capacity` tokens of each row; None: it grows."""
-        sources = [each.source for each in requests if each.source is not None]
+        sources = [request.source for request in requests if request.source is not None]
         if not sources:
             cache: OpenCache = self.model.start(None, len(requests), capacity)
             return cache
-        longest = max(each.length for each in requests)
+        longest = max(request.length for request in requests)
         room = min(-longest % SHAPE_MULTIPLE, (self.context or longest + SHAPE_MULTIPLE) - longest)
         if self.device.type != "cuda" or sources[0].modality == "pixels":
             room = 0  # rounded shapes only serve CUDA graphs
@@ -248,17 +249,17 @@ class Prefill:
         """
         if self.device.type != "cuda":
             return self.start(requests, None)
-        tokens = max(len(each.prompt) for each in requests) + limit
+        tokens = max(len(request.prompt) for request in requests) + limit
         return self.start(requests, (tokens // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
 
     def read(self, requests: Sequence[SearchRequest], capacity: int | None) -> tuple[OpenCache, Tensor]:
         """A cache that has read the prompts, and the logits of their next tokens (rows, vocab)."""
         cache = self.start(requests, capacity)
-        prompt, valid = pad_prompts([each.prompt for each in requests], self.device)
+        prompt, valid = pad_prompts([request.prompt for request in requests], self.device)
         return cache, last_logits(self.model.step(prompt, cache, valid), valid)
 
 
 def device_of(model: object) -> torch.device:
     """The device of a model or of the first member of an ensemble."""
     weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
-    return next((each.device for each in weights), torch.device("cpu"))
+    return next((weight.device for weight in weights), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""A request for one generation, and how requests that agree form a batch."""
+"""A request for one generation, and the settings of a batch of requests."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class SearchRequest:
     prompt: tuple[int, ...]  # START, a text or a prefix
     source: Inputs | None = None  # one row without padding; None for a decoder-only model
     strategy: DecodeStrategy = Greedy()
-    max_tokens: int = 256  # after the prompt, END included
+    max_tokens: int = 256  # after the prompt, including END
     filters: tuple[Filter, ...] = ()  # before those of the generator; they hold no tables of rows
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()  # strings that end the text
@@ -53,7 +53,7 @@ class SearchRequest:
 
     @property
     def width(self) -> int:
-        """How many hypotheses it follows side by side."""
+        """The number of its parallel hypotheses."""
         if isinstance(self.strategy, Beam):
             return self.strategy.size + self.constraints.min_tokens
         return self.strategy.n if isinstance(self.strategy, Sample) else 1
@@ -70,20 +70,20 @@ class SearchRequest:
 
     def agreement(self) -> Hashable:
         """Requests with equal values can share one search."""
-        own = replace(self.strategy, seed=0) if isinstance(self.strategy, Sample) else self.strategy
+        strategy = replace(self.strategy, seed=0) if isinstance(self.strategy, Sample) else self.strategy
         modality = None if self.source is None else self.source.modality
         filters = tuple(map(id, self.filters))
-        shared = own, modality, filters, self.repetition_penalty, self.stop, self.rules
+        shared = strategy, modality, filters, self.repetition_penalty, self.stop, self.rules
         return *shared, bool(self.min_tokens), bool(self.constraints.include)
 
 
 class SettingsBuilder:
-    """Makes the settings of a search from requests that agree."""
+    """Builds the settings of a search from requests with equal `agreement`."""
 
     def __init__(
         self, end: int, filters: tuple[Filter, ...], tokenizer: ConstraintTokenizer | None, softmax: bool = True
     ) -> None:
-        """`softmax`: False for a model that returns scores in place of logits."""
+        """`softmax`: False for a model that returns scores instead of logits."""
         self.end, self.filters, self.tokenizer, self.softmax = end, filters, tokenizer, softmax
 
     def __call__(self, requests: Sequence[SearchRequest], device: torch.device) -> SearchSettings:
@@ -95,10 +95,10 @@ class SettingsBuilder:
             beam, nbest, early = strategy.size, strategy.n, strategy.early_stopping
         elif isinstance(strategy, Sample):
             nbest, sampling = strategy.n, self._sampling(requests, strategy, device)
-        constraints = [each.constraints for each in requests]
+        constraints = [request.constraints for request in requests]
         filters: tuple[Filter, ...] = ()
         required = None
-        if any(each.banned or each.space_after_prefix or each.include for each in constraints):
+        if any(entry.banned or entry.space_after_prefix or entry.include for entry in constraints):
             tokenizer = self.required_tokenizer()
             filters = batch_filters(constraints, tokenizer, device)
             required = batch_phrases(constraints, tokenizer, device)
@@ -132,7 +132,7 @@ class SettingsBuilder:
         return self.required_tokenizer().tokenizer.decode
 
     def _sampling(self, requests: Sequence[SearchRequest], strategy: Sample, device: torch.device) -> SamplingSettings:
-        pairs = [(each.sample_key, each.strategy.seed) for each in requests if isinstance(each.strategy, Sample)]
+        pairs = [(r.sample_key, r.strategy.seed) for r in requests if isinstance(r.strategy, Sample)]
         keys = torch.cat([sample_keys([key], strategy.n, seed, torch.device("cpu")) for key, seed in pairs])
         return SamplingSettings(keys.to(device), sampling_filters(strategy))
 
@@ -143,19 +143,19 @@ class SettingsBuilder:
         first = requests[0]
         if first.repetition_penalty == 1 and not first.min_tokens and first.rules == TokenRules():
             return (), ()
-        prompt = token_table([each.prompt for each in requests], device, left=True)
+        prompt = token_table([request.prompt for request in requests], device, left=True)
         penalty = (RepetitionPenalty(first.repetition_penalty, prompt),) if first.repetition_penalty != 1 else ()
-        least = torch.tensor([each.min_tokens for each in requests], device=device) if first.min_tokens else None
+        least = torch.tensor([request.min_tokens for request in requests], device=device) if first.min_tokens else None
         source = None
         if first.rules.encoder_no_repeat_ngram_size:
-            rows = [each.source.values[0].tolist() for each in requests if each.source is not None]
+            rows = [request.source.values[0].tolist() for request in requests if request.source is not None]
             source = token_table(rows, device, left=False)
         return penalty, rule_filters(first.rules, ends, RuleRows(prompt, source, least))
 
     def _stop_strings(self, requests: Sequence[SearchRequest]) -> StopStrings | None:
         if not requests[0].stop:
             return None
-        return StopStrings(requests[0].stop, self.decode, [list(each.prompt) for each in requests])
+        return StopStrings(requests[0].stop, self.decode, [list(request.prompt) for request in requests])
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -169,7 +169,7 @@ def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple
 
 
 def stack_sources(rows: Sequence[Inputs], room: int, device: torch.device) -> Inputs:
-    """Single rows of one modality as a batch, padded to the largest; tokens and frames then by `room` more."""
+    """Single rows of one tensor kind as a batch, padded to the largest; tokens and frames by `room` more."""
     if rows[0].modality == "pixels":
         return stack_pixels(rows).to(device)
     values = pad_sequence([row.values[0] for row in rows], batch_first=True, padding_value=PAD)

@@ -1,4 +1,4 @@
-"""Models made of others: ensembles, models that start from encoded sources, a decoder joined with CTC."""
+"""Wrappers of models: ensembles, models that start from encoded sources, a decoder combined with CTC."""
 
 from collections.abc import Sequence
 from math import log
@@ -66,13 +66,13 @@ class Ensemble(nn.Module):
     def step(self, tokens: Tensor, cache: CacheBundle, valid: Tensor | None = None) -> Tensor:
         """The mean of the members' probabilities, as logits."""
         pairs = zip(self.members, cache.caches, strict=True)
-        return mean_logprobs([member.step(tokens, own, valid) for member, own in pairs])
+        return mean_logprobs([member.step(tokens, member_cache, valid) for member, member_cache in pairs])
 
 
 def mean_logprobs(logits: Sequence[Tensor]) -> Tensor:
     """The logarithm of the mean of the probabilities."""
-    each = torch.stack([scores.float().log_softmax(-1) for scores in logits])
-    return each.logsumexp(0) - log(len(logits))
+    logprobs = torch.stack([scores.float().log_softmax(-1) for scores in logits])
+    return logprobs.logsumexp(0) - log(len(logits))
 
 
 class EncodedSources(nn.Module):
@@ -83,10 +83,12 @@ class EncodedSources(nn.Module):
         self.model: Any = as_module(model)
 
     def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Any:
+        """The decoder's cache for encoded sources."""
         assert source is not None and rows == len(source)
         return self.model.start_encoded(Encoded(source.values, source.valid), rows, capacity)
 
     def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None) -> Tensor:
+        """The logits of the decoder."""
         logits: Tensor = self.model.step(tokens, cache, valid)
         return logits
 
@@ -117,10 +119,14 @@ class PrefixCache:
             setattr(self.state, name, update_in_place(getattr(self.state, name), getattr(new, name)))
         return self.scorer.scores(self.state)
 
-    def skip_prompt(self) -> None: ...
-    def rebound(self, tokens: int) -> None: ...
+    def skip_prompt(self) -> None:
+        """See `SearchCache`."""
+
+    def rebound(self, tokens: int) -> None:
+        """See `OpenCache`."""
 
     def branch(self, beams: int, steps: int) -> None:
+        """See `SearchCache`."""
         assert not self.beams, "a cache branches only once"
         self.beams = beams
         for name in self.state.NAMES:
@@ -134,6 +140,7 @@ class PrefixCache:
             setattr(self.state, name, update_in_place(old, old.gather(1, index)))
 
     def select(self, rows: Tensor) -> None:
+        """See `SearchCache`."""
         for owner in (self.scorer, self.state):
             for name in owner.NAMES:
                 setattr(owner, name, select_rows(getattr(owner, name), rows))
@@ -176,6 +183,7 @@ class JointCTC(nn.Module):
         self.weight, self.blank, self.start_token, self.end = weight, blank, start, end
 
     def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> JointCache:
+        """Encode the source; return the caches of decoder and CTC."""
         assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
         encoded, decoder, prefix = self.model.encode(source), None, None
         if self.weight < 1:
@@ -187,6 +195,7 @@ class JointCTC(nn.Module):
         return JointCache(decoder, prefix, self.weight)
 
     def step(self, tokens: Tensor, cache: JointCache, valid: Tensor | None = None) -> Tensor:
+        """The weighted scores of decoder and CTC."""
         ctc = None if cache.prefix is None else cache.prefix.step(tokens, valid).float()
         if cache.decoder is None:
             assert ctc is not None

@@ -1,4 +1,4 @@
-"""How often each source token is copied into the input of the decoder: predicted token by token, or by the length.
+"""Fertilities: how often each source token is copied into the decoder input, predicted per token or by the length.
 
 A `Copying` is a distribution over the fertilities (rows, source) of the sources of a batch.
 """
@@ -35,9 +35,9 @@ def likeliest_lengths(logits: Tensor, limits: Tensor, beam: int) -> tuple[Tensor
     classes = torch.arange(logits.size(1), device=logits.device)
     possible = (classes > 0) & (classes <= limits[:, None])
     scores = logits.float().log_softmax(-1).masked_fill(~possible, -torch.inf)
-    best, found = scores.sort(dim=1, descending=True, stable=True)
-    known = best > -torch.inf
-    return torch.where(known, found, found[:, :1])[:, :beam], torch.where(known, best, best[:, :1])[:, :beam]
+    best, lengths = scores.sort(dim=1, descending=True, stable=True)
+    finite = best > -torch.inf
+    return torch.where(finite, lengths, lengths[:, :1])[:, :beam], torch.where(finite, best, best[:, :1])[:, :beam]
 
 
 class Copying(ABC):
@@ -49,7 +49,7 @@ class Copying(ABC):
 
     @abstractmethod
     def mean(self) -> Tensor:
-        """(rows, source): the expected ones, rounded."""
+        """(rows, source): the expected fertilities, rounded."""
 
     @abstractmethod
     def several(self, keys: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Copying(ABC):
 
     @abstractmethod
     def random(self) -> tuple[Tensor, Tensor]:
-        """(rows, source) by torch's generator, and their log-probability (rows,)."""
+        """Fertilities (rows, source) sampled by torch's generator, and their log-probability (rows,)."""
 
     @abstractmethod
     def of_length(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,20 +86,20 @@ class TokenCopying(Copying):
         samples = keys.size(1)
         places = torch.arange(1, size + 1, device=keys.device).repeat(samples)
         noise = gumbel(keys.repeat_interleave(size, 1), places[None], classes).view(rows, samples, size, classes)
-        found = (self.logprobs[:, None] + noise).argmax(-1)
-        found[:, 0] = self.likeliest()
-        return found
+        fertilities = (self.logprobs[:, None] + noise).argmax(-1)
+        fertilities[:, 0] = self.likeliest()
+        return fertilities
 
     def random(self) -> tuple[Tensor, Tensor]:
-        found = torch.multinomial(self.logprobs.exp().flatten(0, 1), 1).view(self.logprobs.shape[:2])
-        return found, self.logprobs.gather(-1, found[..., None])[..., 0].sum(1)
+        fertilities = torch.multinomial(self.logprobs.exp().flatten(0, 1), 1).view(self.logprobs.shape[:2])
+        return fertilities, self.logprobs.gather(-1, fertilities[..., None])[..., 0].sum(1)
 
     def of_length(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
         return best_fertilities(self.logprobs, lengths)
 
 
 class EvenCopying(Copying):
-    """A length of the target, over which the source tokens are spread evenly. END of the source is not copied."""
+    """A distribution over target lengths; source tokens are spread evenly over the length. END is not copied."""
 
     def __init__(self, logits: Tensor, sizes: Tensor, width: int) -> None:
         """sizes (rows,): of the sources without END; width: of the padded sources."""
@@ -117,16 +117,16 @@ class EvenCopying(Copying):
         longest = self.sizes.new_full((rows,), self.logprobs.size(1) - 1)
         lengths, _ = likeliest_lengths(self.logprobs, longest, samples)
         lengths = torch.cat([lengths, lengths[:, :1].expand(-1, samples - lengths.size(1))], 1)
-        found = even_fertilities(lengths.flatten(), self.sizes.repeat_interleave(samples), self.width)
-        return found.view(rows, samples, -1)
+        fertilities = even_fertilities(lengths.flatten(), self.sizes.repeat_interleave(samples), self.width)
+        return fertilities.view(rows, samples, -1)
 
     def random(self) -> tuple[Tensor, Tensor]:
         lengths = torch.multinomial(self.logprobs.exp(), 1)
         return self._spread(lengths[:, 0]), self.logprobs.gather(1, lengths)[:, 0]
 
     def of_length(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        known = lengths.clamp(max=self.logprobs.size(1) - 1)[:, None]
-        return self._spread(lengths), self.logprobs.gather(1, known)[:, 0]
+        predicted = lengths.clamp(max=self.logprobs.size(1) - 1)[:, None]
+        return self._spread(lengths), self.logprobs.gather(1, predicted)[:, 0]
 
     def _spread(self, lengths: Tensor) -> Tensor:
         return even_fertilities(lengths, self.sizes, self.width)
@@ -142,6 +142,6 @@ def predict_copying(model: FertilityModel, encoded: Encoded) -> Copying:
 
 
 def limit_fertilities(fertilities: Tensor, limits: Tensor) -> Tensor:
-    """Fertilities (rows, source) of which no more than `limits` (rows,) copies remain, the first ones."""
+    """Fertilities (rows, source) truncated to at most `limits` (rows,) copies; the first copies remain."""
     ends = torch.minimum(fertilities.cumsum(1), limits[:, None])
     return ends - F.pad(ends[:, :-1], (1, 0))

@@ -1,6 +1,6 @@
-"""Decoding of models that write all tokens at once. Rows never depend on each other.
+"""Non-autoregressive decoding. Rows never depend on each other.
 
-The work is cut into functions of fixed shapes that never wait for the device: a GPU replays them as graphs.
+The work is divided into functions of fixed shapes that never wait for the device: a GPU replays them as CUDA graphs.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,12 @@ class Written(NamedTuple):
     logprobs: Tensor
 
     def rows(self) -> list[tuple[list[int], float]]:
-        found = zip(self.tokens.tolist(), self.lengths.tolist(), self.logprobs.tolist(), strict=True)
-        return [(row[:length], logprob) for row, length, logprob in found]
+        table = zip(self.tokens.tolist(), self.lengths.tolist(), self.logprobs.tolist(), strict=True)
+        return [(row[:length], logprob) for row, length, logprob in table]
 
 
 def padded_source(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and what is valid of sources, both (rows, bucket)."""
+    """Tokens and valid mask of sources, both (rows, bucket)."""
     values = np.full((len(rows), bucket(max(map(len, rows)), device)), padding)
     valid = np.zeros_like(values, bool)
     for number, row in enumerate(rows):
@@ -50,15 +50,15 @@ def padded_source(rows: Sequence[Sequence[int]], padding: int, device: torch.dev
 
 
 def source_inputs(values: Tensor, valid: Tensor) -> Inputs:
-    """A source for an encoder. On a CPU, one without padding needs no mask."""
+    """A source for an encoder. On a CPU, a source without padding needs no mask."""
     return Inputs("tokens", values, None if valid.device.type == "cpu" and bool(valid.all()) else valid)
 
 
 def best_tokens(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: Tensor, needed: Tensor) -> Tensors:
     """The likeliest tokens for the input of the decoder, and their log-probabilities, both (rows, tokens).
 
-    Tokens in `hidden` are never written. A CPU computes only those that are `needed` (rows, tokens), as their logits
-    take half of the time; the others are 0.
+    Tokens in `hidden` are never chosen. A CPU computes only the `needed` positions (rows, tokens), because logits take
+    half of the time; the others are 0.
     """
     states = model.decode(target, encoded)
     some = states.device.type == "cpu"
@@ -77,7 +77,7 @@ def fill_table(places: Tensor, values: Tensor) -> Tensor:
 # --- copies of the source --------------------------------------------------------------------------------------------
 
 
-def write_copies(
+def decode_fertilities(
     model: FertilityModel,
     source: tuple[Tensor, Tensor],
     limits: Tensor,
@@ -97,13 +97,12 @@ def write_copies(
         copying = predict_copying(model, encoded)
         if not keys:
             return encoded.states, limit_fertilities(copying.mean() if mean else copying.likeliest(), limits)
-        found = copying.several(keys[0])
-        return encoded.states, limit_fertilities(found.flatten(0, 1), limits.repeat_interleave(found.size(1), 0))
+        samples = copying.several(keys[0])
+        return encoded.states, limit_fertilities(samples.flatten(0, 1), limits.repeat_interleave(samples.size(1), 0))
 
-    given = () if keys is None else (keys,)
-    states, fertilities = call(("choose", mean), choose, values, valid, limits, *given)
+    states, fertilities = call(("choose", mean), choose, values, valid, limits, *(() if keys is None else (keys,)))
     lengths = fertilities.sum(1)
-    different, again = distinct(fertilities, 1 if keys is None else keys.size(1))
+    different, again = distinct_rows(fertilities, 1 if keys is None else keys.size(1))
     if not (longest := int(lengths.max())):
         return Written(lengths[:, None][:, :0], lengths, states.new_zeros(len(lengths)).float())
     width = bucket(longest, values.device)
@@ -113,63 +112,63 @@ def write_copies(
     ) -> Tensors:
         copies, filled = copy_tokens(values[rows], fertilities, width)
         encoded = Encoded(states, source_inputs(values, valid).valid).select(rows)
-        found, logprobs = best_tokens(model, Inputs("tokens", copies, filled), encoded, hidden, filled)
-        return found, logprobs.masked_fill(~filled, 0.0).sum(1)
+        tokens, logprobs = best_tokens(model, Inputs("tokens", copies, filled), encoded, hidden, filled)
+        return tokens, logprobs.masked_fill(~filled, 0.0).sum(1)
 
     rows = different // (1 if keys is None else keys.size(1))
     tokens, logprobs = call(("write", width), write, fertilities[different], rows, values, valid, states, hidden)
     return Written(tokens[again], lengths, logprobs[again])
 
 
-def distinct(fertilities: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """The rows that are written, and for every row the place of its equal among them.
+def distinct_rows(fertilities: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """The distinct rows, and for every row the index of its equal among them.
 
-    On a CPU each of equal samples is written once; a GPU writes all, as they take no longer.
+    A CPU decodes equal samples once. A GPU decodes all rows, which takes no longer.
     """
     rows = torch.arange(len(fertilities), device=fertilities.device)
     if samples == 1 or fertilities.device.type != "cpu":
         return rows, rows
     first: dict[tuple[int, ...], int] = {}
-    kept, places = list[int](), list[int]()
-    for row, own in enumerate(fertilities.tolist()):
-        key = row // samples, *own
+    distinct_numbers, places = list[int](), list[int]()
+    for row, row_fertilities in enumerate(fertilities.tolist()):
+        key = row // samples, *row_fertilities
         if key not in first:
-            first[key] = len(kept)
-            kept.append(row)
+            first[key] = len(distinct_numbers)
+            distinct_numbers.append(row)
         places.append(first[key])
-    return torch.tensor(kept), torch.tensor(places)
+    return torch.tensor(distinct_numbers), torch.tensor(places)
 
 
 # --- tokens and blanks -----------------------------------------------------------------------------------------------
 
 
-def write_path(model: CtcTranslationModel, source: tuple[Tensor, Tensor], hidden: Tensor) -> Written:
-    """The likeliest tokens, blanks among them, of all copies of the source. END of the source is not copied."""
+def decode_ctc_path(model: CtcTranslationModel, source: tuple[Tensor, Tensor], hidden: Tensor) -> Written:
+    """The likeliest CTC path: tokens and blanks for all copies of the source. END of the source is not copied."""
 
     def write(values: Tensor, valid: Tensor, hidden: Tensor) -> Tensors:
         encoded = model.encode(source_inputs(values, valid))
         copies, filled = upsample(values, valid, model.upsample)
-        found, logprobs = best_tokens(model, Inputs("tokens", copies, filled), encoded, hidden, filled)
-        return found, filled.sum(1), logprobs.masked_fill(~filled, 0.0).sum(1)
+        tokens, logprobs = best_tokens(model, Inputs("tokens", copies, filled), encoded, hidden, filled)
+        return tokens, filled.sum(1), logprobs.masked_fill(~filled, 0.0).sum(1)
 
     return Written(*FixedCalls(as_module(model))("path", write, *source, hidden))
 
 
 def upsample(values: Tensor, valid: Tensor, times: int) -> tuple[Tensor, Tensor]:
-    """Copies of all tokens (rows, source) but the last valid ones, END, and what is valid: both (rows, copies)."""
+    """Copies of all source tokens except END, and their valid mask, both (rows, copies)."""
     inside = pad(valid[:, 1:], (0, 1))  # a valid one follows
     return values.repeat_interleave(times, 1), inside.repeat_interleave(times, 1)
 
 
-def spell(path: Sequence[int], blank: int) -> list[int]:
-    """What a path spells: its tokens without repetitions, then without blanks."""
+def collapse_path(path: Sequence[int], blank: int) -> list[int]:
+    """Collapse a CTC path: drop repetitions, then blanks."""
     return [token for token in merge_repeats(path) if token != blank]
 
 
 # --- masked tokens ---------------------------------------------------------------------------------------------------
 
 
-def fill_in(
+def decode_mask_predict(
     model: MaskPredictModel,
     source: tuple[Tensor, Tensor],
     limits: Tensor,
@@ -177,9 +176,9 @@ def fill_in(
     mask: int,
     strategy: MaskPredict,
 ) -> Written:
-    """Targets of the likeliest lengths by Mask-Predict. Those of a row follow each other, by likelihood.
+    """Targets of the likeliest lengths by Mask-Predict. Targets of a row are adjacent, the likeliest length first.
 
-    Their log-probabilities count those of the lengths: tokens alone would prefer lengths that the model finds unlikely.
+    Their log-probabilities include those of the lengths: tokens alone would prefer unlikely lengths.
     """
     values, valid = source
     beam, call = strategy.length_beam, FixedCalls(as_module(model))
@@ -227,9 +226,9 @@ def mask_predict(
             again = (rank < count[:, None]) & valid
             if lengths.device.type == "cpu" and not again.any():
                 break
-        given = Inputs("tokens", tokens.masked_fill(again, mask), valid)
-        new, found = best_tokens(model, given, encoded, hidden, again)
-        tokens, logprobs = torch.where(again, new, tokens), torch.where(again, found, logprobs)
+        masked = Inputs("tokens", tokens.masked_fill(again, mask), valid)
+        new_tokens, new_logprobs = best_tokens(model, masked, encoded, hidden, again)
+        tokens, logprobs = torch.where(again, new_tokens, tokens), torch.where(again, new_logprobs, logprobs)
     return tokens, logprobs.masked_fill(~valid, 0.0)
 
 
@@ -239,7 +238,7 @@ def mask_predict(
 def target_logprobs(
     model: Seq2SeqModel, source: tuple[Tensor, Tensor], numbers: Sequence[int], targets: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Σ log p of targets, by a model that writes token by token; `numbers` are the rows of their sources.
+    """Σ log p of targets, by an autoregressive model; `numbers` are the rows of their sources.
 
     A target has its tokens from START to END. All go to the device in one table.
     """
@@ -250,18 +249,18 @@ def target_logprobs(
         row[0], row[1], row[2 : 2 + len(target)] = number, len(target) - 1, target
 
     def score(table: Tensor, values: Tensor, filled: Tensor) -> Tensors:
-        rows, lengths, given, labels = table[:, 0], table[:, 1:2], table[:, 2:-1], table[:, 3:]
+        rows, lengths, inputs, labels = table[:, 0], table[:, 1:2], table[:, 2:-1], table[:, 3:]
         valid = torch.arange(width, device=table.device) < lengths
         encoded = model.encode(source_inputs(values, filled))
-        states = model.decode(Inputs("tokens", given), encoded.select(rows))  # padding follows what is valid
+        states = model.decode(Inputs("tokens", inputs), encoded.select(rows))  # padding comes last
         some = states.device.type == "cpu"  # padding gets no logits there
         logits = model.logits(states[valid] if some else states).float()
         chosen = (labels[valid] if some else labels)[..., None]
-        found = logits.log_softmax(-1).gather(-1, chosen)[..., 0]
-        return ((fill_table(valid, found) if some else found.masked_fill(~valid, 0.0)).sum(1),)
+        logprobs = logits.log_softmax(-1).gather(-1, chosen)[..., 0]
+        return ((fill_table(valid, logprobs) if some else logprobs.masked_fill(~valid, 0.0)).sum(1),)
 
-    (found,) = FixedCalls(as_module(model))("score", score, torch.from_numpy(table).to(device), *source)
-    return found[: len(targets)]
+    (scores,) = FixedCalls(as_module(model))("score", score, torch.from_numpy(table).to(device), *source)
+    return scores[: len(targets)]
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -272,7 +271,7 @@ def merge_repeats(tokens: Sequence[int]) -> list[int]:
     return [token for token, before in zip(tokens, [None, *tokens], strict=False) if token != before]
 
 
-def hypothesis(tokens: list[int], logprob: float, length_penalty: float, merged: bool) -> Hypothesis:
-    """The score counts all tokens, also those that are merged."""
+def make_hypothesis(tokens: list[int], logprob: float, length_penalty: float, merged: bool) -> Hypothesis:
+    """A hypothesis, whose score counts all tokens, including merged ones."""
     score = logprob / max(len(tokens), 1) ** length_penalty
     return Hypothesis(merge_repeats(tokens) if merged else tokens, score, logprob, True)

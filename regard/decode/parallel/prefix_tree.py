@@ -53,7 +53,7 @@ class PrefixTrees:
 
 
 def tree_logprobs(model: Seq2SeqModel, source: tuple[Tensor, Tensor], trees: PrefixTrees, end: int) -> Tensor:
-    """Σ log p of the targets (targets,), END included, by a model that writes token by token, on a CPU."""
+    """Σ log p of the targets (targets,), including END, by an autoregressive model on a CPU."""
     encoded = model.encode(source_inputs(*source))
     inputs = Inputs("tokens", trees.tokens, positions=trees.depths, ancestry=trees.ancestry)
     table = model.logits(model.decode(inputs, encoded)[trees.valid]).float().log_softmax(-1)
@@ -67,6 +67,6 @@ def tree_logprobs(model: Seq2SeqModel, source: tuple[Tensor, Tensor], trees: Pre
 
 
 def reads_trees(model: nn.Module) -> bool:
-    """True if all that moves information between tokens is attention that can follow ancestors."""
+    """True if only attention that can follow ancestors moves information between tokens."""
     mixers = [part for part in model.modules() if isinstance(part, SequenceMixer)]
     return all(isinstance(part, Attention) and tuple(part.kernel.honors) == DENSE for part in mixers)

@@ -34,7 +34,7 @@ class SearchCache(Protocol):
         """Expect no prompt: the first token comes in a single step."""
 
     def branch(self, beams: int, steps: int) -> None:
-        """Give every row so many beams."""
+        """Give every row `beams` beams."""
 
     def reorder(self, origin: Tensor) -> None:
         """Let every beam continue another one of its row."""
@@ -50,12 +50,12 @@ class OpenCache(SearchCache, Protocol):
         """Copy the rows of another cache into some of its own."""
 
     def rebound(self, tokens: int) -> None:
-        """No row has more than `tokens` any more."""
+        """From now on, no row has more than `tokens` tokens."""
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What a search needs besides the model: width, limits, filters and penalties."""
+    """The settings of a search: beam size, filters and penalties."""
 
     end: int  # the token that ends a text
     beam: int = 5
@@ -113,14 +113,14 @@ class SearchState(ABC):
         return (
             self.rule_graph_safe
             and self.settings.stop_strings is None
-            and all(getattr(each, "graph_safe", False) for each in filters)
+            and all(getattr(filter, "graph_safe", False) for filter in filters)
         )
 
     @property
     def prompt_as_step(self) -> bool:
         """True if a regular step can read a prompt of one token."""
         filters = self.settings.logit_filters + self.settings.filters
-        return self.replicates_prompt and not any(getattr(each, "first_step_only", False) for each in filters)
+        return self.replicates_prompt and not any(getattr(filter, "first_step_only", False) for filter in filters)
 
     def replicate_prompt(self, prompt: Tensor) -> Tensor:
         """Copy a prompt of one token to all beams: the tokens of the first step, (rows, width)."""
@@ -189,7 +189,7 @@ class SearchState(ABC):
         self.input_row = torch.arange(len(rows), device=rows.device)
 
     def join(self, other: Self) -> None:
-        """Append the rows of another search with the same settings and capacity, wherever each of them is."""
+        """Append the rows of another search with the same settings and capacity; steps may differ."""
         for name in (*self.per_row, *self.per_input):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.input_row = torch.arange(len(self.limits), device=self.limits.device)
@@ -248,8 +248,8 @@ class BeamSearch(SearchState):
         self, settings: SearchSettings, cache: SearchCache, limits: Tensor, capacity: int = 0, width: int | None = None
     ) -> None:
         super().__init__(settings, width or settings.beam, cache, limits, capacity)
-        kept = settings.nbest if settings.early_stopping == "exact" else settings.beam
-        self.pool = HypothesisPool(len(limits), kept, self.capacity, settings.length_penalty, limits.device)
+        pool_size = settings.nbest if settings.early_stopping == "exact" else settings.beam
+        self.pool = HypothesisPool(len(limits), pool_size, self.capacity, settings.length_penalty, limits.device)
 
     def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
         exact = self.settings.early_stopping == "exact"
@@ -281,7 +281,7 @@ class BeamSearch(SearchState):
         self.add_to_pool((tokens, ending), (tokens, truncated))
         best = best.masked_fill(ended | stopped, -torch.inf)
         order = best.argsort(dim=1, descending=True, stable=True)[:, :beam]
-        self.logprobs, token, origin = (each.gather(1, order) for each in (best, token, origin))
+        self.logprobs, token, origin = (table.gather(1, order) for table in (best, token, origin))
         self.tokens = tokens.gather(1, order[:, :, None].expand(-1, -1, tokens.size(2)))
         return token, origin
 
@@ -312,14 +312,14 @@ class BeamSearch(SearchState):
         super().join(other)
 
     def results(self, rows: Tensor | None = None) -> list[list[Hypothesis]]:
-        found = self.pool.best(self.settings.nbest, None if rows is None else self.input_row[rows])
+        parts = self.pool.best(self.settings.nbest, None if rows is None else self.input_row[rows])
         return [
             [
                 Hypothesis(tokens[:length], score, logprob, ended)
                 for tokens, length, score, logprob, ended in zip(*row, strict=True)
                 if score > -torch.inf
             ]
-            for row in zip(*found, strict=True)
+            for row in zip(*parts, strict=True)
         ]
 
 

@@ -111,11 +111,11 @@ class RequiredPhrases:
         """
         forms, matched = self.forms[:, None].expand_as(progress.match), matched_lengths(progress)
         token = forms.gather(3, matched[..., None])[..., 0]
-        wanted = ((self.missing_counts(progress) > 0)[:, :, None] & self.owner[:, None]).any(3)
+        is_missing = ((self.missing_counts(progress) > 0)[:, :, None] & self.owner[:, None]).any(3)
         if before is not None and self.no_space_after is not None:
             needs_space = (before >= 0) & ~self.no_space_after[before.clamp(min=0)]  # (rows, beams)
-            wanted &= ~(needs_space[:, :, None] & self.no_space_before[:, None] & (matched == 0))
-        return torch.where(wanted, token, otherwise[:, :, None])
+            is_missing &= ~(needs_space[:, :, None] & self.no_space_before[:, None] & (matched == 0))
+        return torch.where(is_missing, token, otherwise[:, :, None])
 
 
 def matched_lengths(progress: PhraseProgress) -> Tensor:
@@ -139,14 +139,14 @@ def required_phrases(
     lengths, owner = torch.zeros(shape, dtype=torch.long), torch.zeros(*shape, phrases, dtype=torch.bool)
     no_space_before = torch.zeros(shape, dtype=torch.bool)
     counts, shortest = torch.zeros(2, len(rows), phrases, dtype=torch.long)
-    for row, own in enumerate(forms):
-        for index, (number, form) in enumerate(own):
+    for row, row_forms in enumerate(forms):
+        for index, (number, form) in enumerate(row_forms):
             phrase = rows[row][number]
             tokens[row, index, : len(form)] = torch.tensor(form)
             lengths[row, index], owner[row, index, number] = len(form), True
             no_space_before[row, index] = phrase.no_space_before and form == phrase.forms[-1]
-        for i, each in enumerate(rows[row]):
-            counts[row, i], shortest[row, i] = each.count, min(map(len, each.forms))
+        for i, phrase in enumerate(rows[row]):
+            counts[row, i], shortest[row, i] = phrase.count, min(map(len, phrase.forms))
     tables = {"forms": tokens, "lengths": lengths, "owner": owner, "counts": counts, "shortest": shortest}
     on_device = {name: table.to(device) for name, table in (tables | {"no_space_before": no_space_before}).items()}
     return RequiredPhrases(**on_device, no_space_after=no_space_after, prefix=prefix)
@@ -194,7 +194,7 @@ class ConstrainedBeamSearch(BeamSearch):
             better, tokens = ended & (rank < self.widths[:, None]), extend(before, step, origin, token)
             self.pool.add(self.input_row, tokens, step[:, None] - 1, best.masked_fill(~better, -torch.inf), True)
         best, order = best.masked_fill(ended, -torch.inf), ended.long().argsort(dim=1, stable=True)[:, : self.width]
-        self.logprobs, token, origin = (each.gather(1, order) for each in (best, token, origin))
+        self.logprobs, token, origin = (table.gather(1, order) for table in (best, token, origin))
         self.logprobs = self.logprobs.masked_fill(rank[: self.width] >= self.widths[:, None], -torch.inf)
         self.tokens, self.progress = extend(before, step, origin, token), progress.gather_beams(order)
         self._add_truncated(before, ending, missing, last)
@@ -223,7 +223,7 @@ class ConstrainedBeamSearch(BeamSearch):
         best, token, origin = self._candidates(scores)
         progress = self.required.advance(self.progress.gather_beams(origin), token)
         order = round_robin_order(best, self.required.missing_tokens(progress))[:, : 2 * self.width]
-        best, token, origin = (each.gather(1, order) for each in (best, token, origin))
+        best, token, origin = (table.gather(1, order) for table in (best, token, origin))
         return best, token, origin, progress.gather_beams(order)
 
     def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,11 +238,11 @@ class ConstrainedBeamSearch(BeamSearch):
         best, token, origin = top_candidates(scores, 2 * self.width)
         rank = torch.arange(best.size(1), device=best.device)
         best = best.masked_fill(rank >= 2 * self.widths[:, None], -torch.inf)
-        own = torch.arange(beams, device=scores.device)
-        forced_origin = own[None, :, None].expand_as(forced).flatten(1)
+        beam_index = torch.arange(beams, device=scores.device)
+        forced_origin = beam_index[None, :, None].expand_as(forced).flatten(1)
         best = torch.cat([first, scores.gather(2, forced).flatten(1), best], 1)
         token = torch.cat([likeliest, forced.flatten(1), token], 1)
-        origin = torch.cat([own.expand(rows, -1), forced_origin, origin], 1)
+        origin = torch.cat([beam_index.expand(rows, -1), forced_origin, origin], 1)
         key, order = (origin * vocab + token).sort(dim=1, stable=True)
         duplicate = F.pad(key[:, 1:] == key[:, :-1], (1, 0))
         best = best.gather(1, order).masked_fill(duplicate, -torch.inf)

@@ -100,7 +100,7 @@ class ConstraintTokenizer:
 
     @cached_property
     def _token_texts(self) -> list[str]:
-        return [piece.replace("▁", " ") for piece in self.tokenizer.pieces(range(self.tokenizer.size))]
+        return [token.replace("▁", " ") for token in self.tokenizer.pieces(range(self.tokenizer.size))]
 
     @cached_property
     def no_space_after(self) -> Tensor:
@@ -117,25 +117,27 @@ class ConstraintTokenizer:
 
     # --- after a search ----------------------------------------------------------------------------------------
 
-    def revise(self, constraints: Constraints, found: Sequence[Sequence[int]]) -> Constraints | None:
-        """The constraints for another search after the results `found`, best first; None if these satisfy them.
+    def revise(self, constraints: Constraints, results: Sequence[Sequence[int]]) -> Constraints | None:
+        """The constraints for another search after these `results`, best first; None if the results satisfy them.
 
-        It gives up required phrases that the best result lacks, and bans new spellings of excluded phrases.
+        It drops required phrases that the best result lacks, and bans new spellings of excluded phrases.
         """
-        if not found or not (constraints.include or constraints.exclude):
+        if not results or not (constraints.include or constraints.exclude):
             return None
-        texts = self.tokenizer.decode(found)
+        texts = self.tokenizer.decode(results)
         spellings = [
             self._phrase_tokens(phrase, tokens)
-            for text, tokens in zip(texts, found, strict=True)
+            for text, tokens in zip(texts, results, strict=True)
             for phrase in constraints.exclude
             if phrase in text
         ]
         missing = constraints.missing(texts[0])
         if not spellings and not missing:
             return None
-        kept = tuple(phrase for phrase in constraints.include if phrase.text not in missing)
-        return replace(constraints, include=kept, banned=tuple(dict.fromkeys(constraints.banned + tuple(spellings))))
+        remaining = tuple(phrase for phrase in constraints.include if phrase.text not in missing)
+        return replace(
+            constraints, include=remaining, banned=tuple(dict.fromkeys(constraints.banned + tuple(spellings)))
+        )
 
     def _phrase_tokens(self, phrase: str, tokens: Sequence[int]) -> TokenIds:
         """The shortest run of tokens that contains the phrase, at its first occurrence."""
@@ -170,35 +172,35 @@ class ConstraintRequest(NamedTuple):
 def parse_constraints(
     count: int, decode: Mapping[str, Any], resolve: Callable[[Mapping[str, object]], Settings]
 ) -> tuple[list[ConstraintRequest], Settings]:
-    """The constraints of each text, and the settings that `resolve` makes of decode.*.
+    """The constraints of each text, and the settings that `resolve` returns for decode.*.
 
-    prefix, include and exclude may hold one entry per text; `resolve` then gets all of their phrases, to check them.
+    prefix, include and exclude may have one entry per text; `resolve` then gets all of their phrases, to check them.
     """
-    own = {
+    per_text = {
         name: _per_text_entries(name, decode[name], count)
         for name in ConstraintRequest._fields
         if _is_per_text(name, decode.get(name))
     }
-    merged = {name: "" if name == "prefix" else tuple(chain(*entries)) for name, entries in own.items()}
+    merged = {name: "" if name == "prefix" else tuple(chain(*entries)) for name, entries in per_text.items()}
     settings = resolve({**decode, **merged})
-    columns = [own.get(name) or [getattr(settings, name)] * count for name in ConstraintRequest._fields]
-    return [ConstraintRequest(*each) for each in zip(*columns, strict=True)], settings
+    columns = [per_text.get(name) or [getattr(settings, name)] * count for name in ConstraintRequest._fields]
+    return [ConstraintRequest(*row) for row in zip(*columns, strict=True)], settings
 
 
 def _is_per_text(name: str, value: object) -> bool:
     if not isinstance(value, list | tuple):
         return False
-    return name == "prefix" or any(isinstance(each, list | tuple) for each in value)
+    return name == "prefix" or any(isinstance(entry, list | tuple) for entry in value)
 
 
 def _per_text_entries(name: str, entries: Sequence[Any], count: int) -> list[Any]:
     if len(entries) != count:
         raise UserError(f"decode.{name} has {len(entries)} entries for {count} texts; give one for each")
-    own = [each if name == "prefix" or not isinstance(each, str) else (each,) for each in entries]
-    for each in own:
-        if not all(isinstance(text, str) for text in (each if name != "prefix" else (each,))):
-            raise UserError(f"decode.{name} has the entry {each!r}; expected text")
-    return own if name == "prefix" else [tuple(each) for each in own]
+    converted = [entry if name == "prefix" or not isinstance(entry, str) else (entry,) for entry in entries]
+    for entry in converted:
+        if not all(isinstance(text, str) for text in (entry if name != "prefix" else (entry,))):
+            raise UserError(f"decode.{name} has the entry {entry!r}; expected text")
+    return converted if name == "prefix" else [tuple(entry) for entry in converted]
 
 
 # --- the constraints of a batch, in the form that a search takes ---------------------------------------------------
@@ -209,10 +211,10 @@ def batch_filters(
 ) -> tuple[Filter, ...]:
     """The filters for excluded phrases and for a space after the prefix."""
     filters: list[Filter] = []
-    if any(each.banned for each in constraints):
-        filters.append(Forbid([each.banned for each in constraints], batch_prefixes(constraints, device)))
-    if any(each.space_after_prefix for each in constraints):
-        rows = torch.tensor([each.space_after_prefix for each in constraints], device=device)
+    if any(row.banned for row in constraints):
+        filters.append(Forbid([row.banned for row in constraints], batch_prefixes(constraints, device)))
+    if any(row.space_after_prefix for row in constraints):
+        rows = torch.tensor([row.space_after_prefix for row in constraints], device=device)
         filters.append(FirstToken(rows, tokenizer.starts_with_space.to(device)))
     return tuple(filters)
 
@@ -221,14 +223,14 @@ def batch_phrases(
     constraints: Sequence[Constraints], tokenizer: ConstraintTokenizer, device: torch.device
 ) -> RequiredPhrases | None:
     """The required phrases; None if no row has any."""
-    if not any(each.include for each in constraints):
+    if not any(row.include for row in constraints):
         return None
     prefixes, no_space_after = batch_prefixes(constraints, device), tokenizer.no_space_after.to(device)
-    return required_phrases([each.include for each in constraints], device, prefixes, no_space_after)
+    return required_phrases([row.include for row in constraints], device, prefixes, no_space_after)
 
 
 def batch_prefixes(constraints: Sequence[Constraints], device: torch.device) -> Tensor | None:
     """(rows, tokens) the prefixes, aligned at the right; None if all are empty."""
-    longest = max(len(each.prefix) for each in constraints)
-    rows = [[NO_TOKEN] * (longest - len(each.prefix)) + list(each.prefix) for each in constraints]
+    longest = max(len(row.prefix) for row in constraints)
+    rows = [[NO_TOKEN] * (longest - len(row.prefix)) + list(row.prefix) for row in constraints]
     return torch.tensor(rows, device=device) if longest else None

@@ -16,8 +16,8 @@ ANY_TOKEN, NO_TOKEN = -1, -2  # in a table of tokens: matches every token; match
 class StepContext:
     """The state of a search that a filter may use."""
 
-    step: int  # tokens generated so far by every hypothesis, or by the longest one if `steps` says how many
-    remaining: Tensor  # (rows,) how many more tokens each row may generate, this one included
+    step: int  # tokens generated so far by every hypothesis, or by the longest one if rows differ (`steps`)
+    remaining: Tensor  # (rows,) number of tokens that each row may still generate, including this one
     tokens: Tensor  # (rows, beams, step) the tokens so far; of a row in `steps` only the first ones
     input_row: Tensor  # (rows,) the input row of each active row
     steps: Tensor | None = None  # (rows,) tokens generated so far by each row, if rows differ
@@ -78,9 +78,9 @@ class Forbid:
 
     def __init__(self, rows: Sequence[Sequence[Sequence[int]]], prefix: Tensor | None = None) -> None:
         self.prefix = prefix
-        longest = max((len(each) for sequences in rows for each in sequences), default=1)
+        longest = max((len(sequence) for sequences in rows for sequence in sequences), default=1)
         most = max((len(sequences) for sequences in rows), default=0)
-        filled = [[[ANY_TOKEN] * (longest - len(each)) + list(each) for each in sequences] for sequences in rows]
+        filled = [[[ANY_TOKEN] * (longest - len(ids)) + list(ids) for ids in sequences] for sequences in rows]
         unused = [[NO_TOKEN] * (longest - 1) + [0]]  # never matches
         table = torch.tensor([sequences + unused * (most - len(sequences)) for sequences in filled], dtype=torch.long)
         table = table.view(len(rows), most, longest)
@@ -89,7 +89,8 @@ class Forbid:
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
         if self.last.device != scores.device:
-            self.before, self.last, self.used = (each.to(scores.device) for each in (self.before, self.last, self.used))
+            tables = self.before, self.last, self.used
+            self.before, self.last, self.used = (table.to(scores.device) for table in tables)
         row = context.input_row if len(self.last) > 1 else torch.zeros_like(context.input_row)
         recent, before = self._recent_tokens(context)[:, :, None], self.before[row][:, None]
         matches = (recent == before) | (before == ANY_TOKEN)
@@ -128,7 +129,7 @@ class ForcedEnd:
         self.ends = ends
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        return torch.where((context.remaining == 1)[:, None, None], only_tokens(scores, self.ends), scores)
+        return torch.where((context.remaining == 1)[:, None, None], force_tokens(scores, self.ends), scores)
 
 
 class ForcedStart:
@@ -141,10 +142,10 @@ class ForcedStart:
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
         first = self.rows[context.input_row] & (context.generated == 0)
-        return torch.where(first[:, None, None], only_tokens(scores, self.tokens), scores)
+        return torch.where(first[:, None, None], force_tokens(scores, self.tokens), scores)
 
 
-def only_tokens(scores: Tensor, tokens: Sequence[int]) -> Tensor:
+def force_tokens(scores: Tensor, tokens: Sequence[int]) -> Tensor:
     """Scores that make these tokens certain and all others impossible."""
     forced = torch.full_like(scores, -torch.inf)
     for token in tokens:

@@ -56,6 +56,6 @@ class GreedySearch(SearchState):
         }
 
     def results(self, rows: Tensor | None = None) -> list[list[Hypothesis]]:
-        wanted = range(len(self.limits)) if rows is None else self.input_row[rows].tolist()
-        found = self.dropped | self._finished(slice(None) if rows is None else rows)
-        return [[found[row]] if row in found else [] for row in wanted]
+        input_rows = range(len(self.limits)) if rows is None else self.input_row[rows].tolist()
+        hypotheses = self.dropped | self._finished(slice(None) if rows is None else rows)
+        return [[hypotheses[row]] if row in hypotheses else [] for row in input_rows]

@@ -78,15 +78,15 @@ class SampleSearch(SearchState):
         noise = gumbel(self.sampling.keys[self.input_row], self.device_step[:, None], scores.size(2))
         token = (shaped + noise).argmax(-1)
         self.logprobs = scores.gather(2, token[:, :, None])[:, :, 0]
-        own = self.beam_index[: self.tokens.size(1)].expand_as(token)
-        self.tokens = extend(self.tokens, self.device_step, own, token)
+        samples = self.beam_index[: self.tokens.size(1)].expand_as(token)
+        self.tokens = extend(self.tokens, self.device_step, samples, token)
         self._store_finished(token, last)
         return token, None
 
     def _store_finished(self, token: Tensor, last: Tensor) -> None:
         row, ended = self.input_row, self.is_end(token)
-        own = self.beam_index.expand_as(token)
-        self.finished_tokens[row] = extend(self.finished_tokens[row], self.device_step, own, token)
+        samples = self.beam_index.expand_as(token)
+        self.finished_tokens[row] = extend(self.finished_tokens[row], self.device_step, samples, token)
         running = ~self.done[row]
         impossible = self.logprobs == -torch.inf  # the filters forbid every token
         finished = running & (ended | last[:, None] | impossible)
@@ -104,9 +104,9 @@ class SampleSearch(SearchState):
         """In the order of the samples: the first is the same for any number of samples."""
         lengths = self.lengths + self.ended
         scores = self.finished_logprobs / lengths.clamp(min=1) ** self.settings.length_penalty
-        wanted = slice(None) if rows is None else self.input_row[rows]
+        input_rows = slice(None) if rows is None else self.input_row[rows]
         parts = [
-            part[wanted].tolist()
+            part[input_rows].tolist()
             for part in (self.finished_tokens, self.lengths, scores, self.finished_logprobs, self.ended)
         ]
         return [

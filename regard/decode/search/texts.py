@@ -24,17 +24,17 @@ SENTENCE_END = re.compile(r"""(?:[.!?…]+["'”’»)\]]*(?=\s)|[。！？]+[�
 
 def split_sentences(text: str) -> list[str]:
     """The sentences, each with the white space behind it; joined they are the text again."""
-    found, begin, cased = [], 0, text != text.lower()
+    sentences, begin, cased = [], 0, text != text.lower()
     for end in SENTENCE_END.finditer(text):
         before, after = text[begin : end.start()], text[end.end() :]
         if text[begin : end.end()].strip() and not _continues(before, end.group(), after, cased):
-            found.append(text[begin : end.end()])
+            sentences.append(text[begin : end.end()])
             begin = end.end()
     rest = text[begin:]
-    if rest.strip() or not found:
-        return [*found, rest]
-    found[-1] += rest
-    return found
+    if rest.strip() or not sentences:
+        return [*sentences, rest]
+    sentences[-1] += rest
+    return sentences
 
 
 def _continues(before: str, end: str, after: str, cased: bool) -> bool:
@@ -47,28 +47,27 @@ def _continues(before: str, end: str, after: str, cased: bool) -> bool:
     return end.rstrip() == "." and ABBREVIATION.fullmatch(word) is not None
 
 
-def word_of_token(pieces: Sequence[str]) -> list[int | None]:
+def word_of_token(tokens: Sequence[str]) -> list[int | None]:
     """For every token, the number of the white-space separated word in which it ends.
 
-    None: it ends in white space or inside a character. Pieces are a tokenizer's: ▁ or a space is a space, <e2 80> are
-    bytes.
+    None: it ends in white space or inside a character. Tokens are texts: ▁ or a space is a space, <e2 80> are bytes.
     """
     utf8 = getincrementaldecoder("utf-8")("replace")
-    found: list[int | None] = []
+    words: list[int | None] = []
     word, gap = -1, True
-    for piece in pieces:
-        letters = utf8.decode(_bytes(piece))
+    for token in tokens:
+        letters = utf8.decode(_bytes(token))
         for letter in letters:
             word += gap and not letter.isspace()
             gap = letter.isspace()
-        found.append(None if gap or not letters else word)
-    return found
+        words.append(None if gap or not letters else word)
+    return words
 
 
-def _bytes(piece: str) -> bytes:
-    if re.fullmatch(r"<[0-9a-f]{2}( [0-9a-f]{2})*>", piece):
-        return bytes.fromhex(piece[1:-1])
-    return piece.replace("▁", " ").encode("utf-8", "replace")
+def _bytes(token: str) -> bytes:
+    if re.fullmatch(r"<[0-9a-f]{2}( [0-9a-f]{2})*>", token):
+        return bytes.fromhex(token[1:-1])
+    return token.replace("▁", " ").encode("utf-8", "replace")
 
 
 def word_alignment(alignment: Sequence[int], source: Sequence[str], target: Sequence[str]) -> list[list[int]]:
@@ -88,7 +87,7 @@ def added_text(
 
 
 def without_incomplete(text: str, tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """The text of these tokens without a last character that they only begin."""
+    """The text of these tokens without an incomplete last character."""
     if not text.endswith(INCOMPLETE):
         return text
     utf8 = getincrementaldecoder("utf-8")("replace")
@@ -128,9 +127,9 @@ class StopStrings:
         positions = candidates.nonzero().tolist()
         recent, rows = tokens[:, :, -self.window - 1 :].tolist(), input_row.tolist()
         for i, j in positions:
-            own = [token for token in recent[i][j] if token != NO_TOKEN]
-            prompt = self.prompts[rows[i]] if len(own) <= self.window else None
-            matches[i, j] = self._matches(own[-self.window :], prompt)
+            row_tokens = [token for token in recent[i][j] if token != NO_TOKEN]
+            prompt = self.prompts[rows[i]] if len(row_tokens) <= self.window else None
+            matches[i, j] = self._matches(row_tokens[-self.window :], prompt)
         return matches.to(candidates.device)
 
     def _matches(self, tokens: list[int], prompt: list[int] | None) -> bool:
@@ -145,7 +144,7 @@ def cut_at_stop(text: str, strings: Sequence[str]) -> tuple[str, bool]:
 
 
 def possible_stop_length(text: str, strings: Sequence[str]) -> int:
-    """How many of the last characters may still become a stop string."""
+    """The number of last characters that may still become a stop string."""
     longest = 0
     for string in strings:
         sizes = range(min(len(string) - 1, len(text)), longest, -1)
@@ -156,8 +155,8 @@ def possible_stop_length(text: str, strings: Sequence[str]) -> int:
 class IncrementalDetokenizer:
     """Tokens in, text out: only text that no later token can change.
 
-    It decodes a window of the last tokens, so that a token costs the same wherever it stands. UTF-8 synchronizes itself
-    within a character: where the window begins does not affect the characters at its end.
+    It decodes a window of the last tokens, so that the cost of a token does not grow with its position. UTF-8
+    synchronizes itself within a character: the beginning of the window does not affect the characters at its end.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class IncrementalDetokenizer:
         return self.decode([self.window])[0].removesuffix(INCOMPLETE)
 
     def _before_stop(self, new: str) -> str:
-        """The part of the held and new text that can belong to no stop string."""
+        """The part of the held-back and new text that cannot belong to a stop string."""
         if self.stopped:
             return ""
         text, self.stopped = cut_at_stop(self.held + new, self.stops)

@@ -23,7 +23,7 @@ from .filters import (
 
 @dataclass(frozen=True)
 class RuleRows:
-    """What the rules need to know of the rows of a batch."""
+    """The rows of a batch, as far as rules need them."""
 
     prompt: Tensor  # (rows, tokens), with NO_TOKEN on the left of shorter prompts
     source: Tensor | None  # (rows, tokens), with NO_TOKEN on the right
@@ -45,28 +45,28 @@ def token_table(rows: Sequence[Sequence[int]], device: torch.device, left: bool)
 
 def rule_filters(rules: TokenRules, ends: Sequence[int], rows: RuleRows) -> tuple[Filter, ...]:
     """Filters in the order of transformers, which matters where one forces a token that another forbids."""
-    found: list[Filter] = []
+    filters: list[Filter] = []
     if rules.no_repeat_ngram_size:
-        found.append(NoRepeatNgram(rules.no_repeat_ngram_size, rows.prompt))
+        filters.append(NoRepeatNgram(rules.no_repeat_ngram_size, rows.prompt))
     if rules.encoder_no_repeat_ngram_size and rows.source is not None:
-        found.append(NoRepeatNgram(rules.encoder_no_repeat_ngram_size, rows.prompt, rows.source))
+        filters.append(NoRepeatNgram(rules.encoder_no_repeat_ngram_size, rows.prompt, rows.source))
     words = [word for word in rules.bad_words_ids if len(word) > 1]
     if single := [word[0] for word in rules.bad_words_ids if len(word) == 1 and word[0] not in ends]:
-        found.append(Suppress(single))
+        filters.append(Suppress(single))
     if words:
-        found.append(Forbid([words], rows.prompt))
+        filters.append(Forbid([words], rows.prompt))
     if rows.min_tokens is not None:
-        found.append(MinTokens(ends, rows.min_tokens))
+        filters.append(MinTokens(ends, rows.min_tokens))
     if rules.forced_bos_token_id:
-        found.append(ForcedStart(rules.forced_bos_token_id, rows.at_start))
+        filters.append(ForcedStart(rules.forced_bos_token_id, rows.at_start))
     if rules.forced_eos_token_id:
-        found.append(ForcedEnd(*rules.forced_eos_token_id))
+        filters.append(ForcedEnd(*rules.forced_eos_token_id))
     if rules.suppress_tokens:
-        found.append(Suppress(rules.suppress_tokens))
+        filters.append(Suppress(rules.suppress_tokens))
     if rules.begin_suppress_tokens:
         forced = rows.at_start & bool(rules.forced_bos_token_id)  # then the second token is the first free one
-        found.append(SuppressAt(rules.begin_suppress_tokens, forced.long()))
-    return tuple(found)
+        filters.append(SuppressAt(rules.begin_suppress_tokens, forced.long()))
+    return tuple(filters)
 
 
 def last_filters(rules: TokenRules) -> tuple[Filter, ...]:

@@ -13,7 +13,7 @@ from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...errors import UserError
 from ...families.protocols import as_module
-from ...metrics.bag_of_words import Kind
+from ...metrics.bag_of_words import ProblemType
 from ...processors.labels import LabelSet, collect_label_sets, collect_labels
 from ..base import Processors, TrainingJob, build_model
 from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     metrics: tuple[str, ...]  # of train.metric; the second replaces a metric of another problem
 
 
-PROBLEMS: dict[Kind, Problem] = {
+PROBLEMS: dict[ProblemType, Problem] = {
     "single_label": Problem(LabelObjective, ("loss", "accuracy", "f1")),
     "multi_label": Problem(MultiLabelObjective, ("loss", "micro_f1", "accuracy", "f1")),
     "regression": Problem(RegressionObjective, ("loss", "rmse", "pearson", "spearman")),
@@ -51,7 +51,7 @@ class ClassifyJob(LabelJob):
         splits: dict[str, Source],
         resumed: bool,
     ) -> None:
-        self.problem: Kind = predictor.problem
+        self.problem: ProblemType = predictor.problem
         self.splits, train = splits, splits["train"]
         labels = self._labels(run, processors, predictor.label_field)
         tokenizer = kept_or_trained_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
@@ -139,7 +139,7 @@ class ClassifyJob(LabelJob):
 
 
 def class_weights(
-    setting: tuple[str, ...], table: Mapping[str, float], labels: LabelSet, problem: Kind, examples: int
+    setting: tuple[str, ...], table: Mapping[str, float], labels: LabelSet, problem: ProblemType, examples: int
 ) -> list[float] | None:
     """A weight for each label: those of data.class_weights, or weights that make all labels count alike."""
     if not setting:

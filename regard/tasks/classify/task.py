@@ -14,7 +14,7 @@ from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.labeled import detect_problem
 from ...errors import UserError
-from ...metrics.bag_of_words import Kind
+from ...metrics.bag_of_words import ProblemType
 from ...metrics.labels import label_metrics
 from ...processors.base import Processor
 from ...processors.labels import LabelProcessor, LabelSet
@@ -38,7 +38,7 @@ class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, 
     """A predictor of one or several labels of a text or a pair of texts."""
 
     label_field = "label"
-    problem: Kind
+    problem: ProblemType
     folder: Path | None = None
 
     @classmethod

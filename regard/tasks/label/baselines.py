@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.source import Source
-from ...metrics.bag_of_words import BagOfWords, Kind
+from ...metrics.bag_of_words import BagOfWords, ProblemType
 from ...metrics.labels import label_metrics, multi_label_metrics
 from ...metrics.regression import regression_metrics
 
@@ -15,14 +15,14 @@ MAX_EXAMPLES = 100_000  # that the bag of words is fitted to
 STRENGTHS = (1.0, 10.0)  # C; validation data choose one
 USUAL_STRENGTH = 10.0
 
-SCORES: dict[Kind, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
+SCORES: dict[ProblemType, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
     "single_label": ("accuracy", label_metrics),
     "multi_label": ("micro_f1", multi_label_metrics),
     "regression": ("rmse", regression_metrics),
 }  # the metric that compares baselines, and its function
 
 
-def baseline_score(problem: Kind, predicted: Sequence[Any], references: Sequence[Any]) -> float:
+def baseline_score(problem: ProblemType, predicted: Sequence[Any], references: Sequence[Any]) -> float:
     """The metric that compares baselines of this problem type."""
     name, metrics = SCORES[problem]
     return float(metrics(predicted, references)[name])
@@ -34,11 +34,11 @@ def baseline_text(example: Sequence[Any]) -> str:
     return " ".join([text, *(f"2_{word}" for pair in example[2:] for word in pair.split())])
 
 
-def _targets(examples: Iterable[Sequence[Any]], problem: Kind) -> list[Any]:
+def _targets(examples: Iterable[Sequence[Any]], problem: ProblemType) -> list[Any]:
     return [float(example[1]) if problem == "regression" else example[1] for example in examples]
 
 
-def fit_bag_of_words(problem: Kind, train: Source, valid: Source | None) -> BagOfWords:
+def fit_bag_of_words(problem: ProblemType, train: Source, valid: Source | None) -> BagOfWords:
     """A bag of words of the first training examples; the strength is the better one on validation data."""
     some = train[:MAX_EXAMPLES]
     texts, targets = [baseline_text(example) for example in some], _targets(some, problem)
@@ -62,7 +62,7 @@ class StoredBaseline:
         path = None if self.folder is None else self.folder / FILE
         return BagOfWords.load(path) if path is not None and path.exists() else None
 
-    def score(self, examples: Sequence[Sequence[Any]], problem: Kind) -> dict[str, float]:
+    def score(self, examples: Sequence[Sequence[Any]], problem: ProblemType) -> dict[str, float]:
         """Its score on these examples, as a metric."""
         if self.model is None:
             return {}

@@ -50,11 +50,13 @@ class CtcTranslator(ParallelPredictor):
     def write(
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        paths = parallel.write_path(self.ctc_model, source, self.hidden).rows()
+        paths = parallel.decode_ctc_path(self.ctc_model, source, self.hidden).rows()
         hypotheses = []
         for (path, logprob), limit in zip(paths, limits.tolist(), strict=True):
-            tokens = parallel.spell(path, self.target.pad)[:limit]
-            hypotheses.append(parallel.hypothesis(tokens, logprob, strategy.length_penalty, strategy.merge_repeats))
+            tokens = parallel.collapse_path(path, self.target.pad)[:limit]
+            hypotheses.append(
+                parallel.make_hypothesis(tokens, logprob, strategy.length_penalty, strategy.merge_repeats)
+            )
         return hypotheses
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:

@@ -179,8 +179,8 @@ class FertilityTranslator(LengthPredictor):
             return self._write_samples(source, texts, limits, strategy)
         assert isinstance(strategy, Argmax | Average)
         mean = isinstance(strategy, Average)
-        rows = parallel.write_copies(self.fertility_model, source, limits, self.hidden, mean).rows()
-        return [parallel.hypothesis(*row, strategy.length_penalty, strategy.merge_repeats) for row in rows]
+        rows = parallel.decode_fertilities(self.fertility_model, source, limits, self.hidden, mean).rows()
+        return [parallel.make_hypothesis(*row, strategy.length_penalty, strategy.merge_repeats) for row in rows]
 
     def _write_samples(
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: NoisyParallel
@@ -188,7 +188,7 @@ class FertilityTranslator(LengthPredictor):
         """The sample that the teacher finds likeliest, with the teacher's score."""
         count = strategy.samples
         keys = sample_keys(texts, count, strategy.seed, self.device)
-        samples = parallel.write_copies(self.fertility_model, source, limits, self.hidden, keys=keys).rows()
+        samples = parallel.decode_fertilities(self.fertility_model, source, limits, self.hidden, keys=keys).rows()
         tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in samples]
         scores = self._teacher_scores(texts, tokens, strategy)
         best = likeliest(torch.tensor(scores).view(-1, count)).tolist()
@@ -245,12 +245,14 @@ class MaskPredictTranslator(LengthPredictor):
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
         penalty = strategy.length_penalty
-        filled = parallel.fill_in(self.mask_predict_model, source, limits, self.hidden, self.target.pad, strategy)
+        filled = parallel.decode_mask_predict(
+            self.mask_predict_model, source, limits, self.hidden, self.target.pad, strategy
+        )
         beam = len(filled.lengths) // len(texts)  # fewer if there are fewer lengths
         best = likeliest((filled.logprobs / filled.lengths**penalty).view(-1, beam)).tolist()
         rows = filled.rows()
         chosen = [rows[number * beam + int(candidate)] for number, candidate in enumerate(best)]
-        return [parallel.hypothesis(*row, penalty, strategy.merge_repeats) for row in chosen]
+        return [parallel.make_hypothesis(*row, penalty, strategy.merge_repeats) for row in chosen]
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """A target whose tokens are all masked."""
