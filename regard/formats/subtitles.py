@@ -1,6 +1,6 @@
 """Transcripts as the text of files: subtitles (SRT, WebVTT), a table of segments, lines of text.
 
-A cue is what a player shows at a time. The limits are those of broadcasters: two lines of 42 characters for 7 seconds.
+A cue is the text on screen at one time. The limits are those of broadcasters: two lines of 42 characters for 7 seconds.
 """
 
 import html
@@ -46,16 +46,16 @@ def format_vtt(result: "TranscribeResult") -> str:
 def format_tsv(result: "TranscribeResult") -> str:
     """Start and end in milliseconds and the text of every segment, as Whisper's command line writes them."""
     rows = (
-        f"{round(each.start * 1000)}\t{round(each.end * 1000)}\t{text}\n"
-        for each in result.segments
-        if (text := segment_text(each))
+        f"{round(segment.start * 1000)}\t{round(segment.end * 1000)}\t{text}\n"
+        for segment in result.segments
+        if (text := segment_text(segment))
     )
     return "start\tend\ttext\n" + "".join(rows)
 
 
 def format_txt(result: "TranscribeResult") -> str:
     """A line for every segment, as Whisper's command line writes them."""
-    return "".join(f"{text}\n" for each in result.segments if (text := segment_text(each)))
+    return "".join(f"{text}\n" for segment in result.segments if (text := segment_text(segment)))
 
 
 FORMATS: dict[str, Callable[["TranscribeResult"], str]] = {
@@ -111,11 +111,11 @@ def _placed_words(text: str, words: "Sequence[TimedWord]") -> Iterator[tuple[int
     """The words with their places in the text. Languages without spaces have words too."""
     place = 0
     for word in words:
-        own = word.word.strip()
-        found = text.find(own, place)
-        if own and found >= 0:
-            yield found, word
-            place = found + len(own)
+        spoken = word.word.strip()
+        start = text.find(spoken, place)
+        if spoken and start >= 0:
+            yield start, word
+            place = start + len(spoken)
 
 
 def _group_words(text: str, words: "Sequence[TimedWord]", borders: Sequence[int]) -> list[int]:
@@ -177,6 +177,6 @@ def _arrows(text: str) -> str:
 
 def _time(milliseconds: int, point: str) -> str:
     """A time as 00:00:01.200; hours have two digits or more."""
-    seconds, rest = divmod(milliseconds, 1000)
+    seconds, remainder = divmod(milliseconds, 1000)
     minutes, seconds = divmod(seconds, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}{point}{rest:03d}"
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}{point}{remainder:03d}"

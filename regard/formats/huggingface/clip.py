@@ -41,7 +41,7 @@ SCALE = "logit_scale"
 
 
 def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
-    """The rows of one tower; the numbers are what absent keys mean."""
+    """The rows of one tower; the numbers are the defaults of absent keys."""
     return (
         Field(f"{ours}.width", "hidden_size", width),
         Field(f"{ours}.heads", "num_attention_heads", heads),

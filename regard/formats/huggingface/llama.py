@@ -57,8 +57,8 @@ def read_rotary_base(theirs: JsonMapping) -> JsonObject:
     """Newer folders keep the base in rope_parameters, older ones beside it."""
     for key in ("rope_parameters", "rope_scaling"):
         rope = theirs.get(key) or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        if rope_type != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(f"{key} is {rope}; regard reads folders with rope_type default only")
     newer: JsonMapping = theirs.get("rope_parameters") or {}
     return {"positions.base": float(newer.get("rope_theta", theirs.get("rope_theta", 10000.0)))}

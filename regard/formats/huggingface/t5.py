@@ -122,12 +122,17 @@ def names(c: t5.Config) -> dict[str, str | WeightRule]:
     tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
     head = one_of(*tables, "lm_head.weight") if c.tied else one_of("lm_head.weight")
     table: dict[str, str | WeightRule] = {"head.weight": head}
-    table |= {f"{side}.weight": head if c.tied else one_of(*tables) for side in ("source", "target")}
-    own = _attention_names("attention", "layer.0", "SelfAttention")
+    table |= {f"{embedding}.weight": head if c.tied else one_of(*tables) for embedding in ("source", "target")}
+    attention = _attention_names("attention", "layer.0", "SelfAttention")
     cross = _attention_names("cross", "layer.1", "EncDecAttention")
-    for side, layer in (("encoder", own | _feed_names(1, c)), ("decoder", own | cross | _feed_names(2, c))):
-        table |= prefixed(f"{side}.layers.*", f"{side}.block.*", layer) | {f"{side}.norm": f"{side}.final_layer_norm"}
-        table[f"{side}.positions.table"] = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    for stack, layer in (
+        ("encoder", attention | _feed_names(1, c)),
+        ("decoder", attention | cross | _feed_names(2, c)),
+    ):
+        table |= prefixed(f"{stack}.layers.*", f"{stack}.block.*", layer) | {
+            f"{stack}.norm": f"{stack}.final_layer_norm"
+        }
+        table[f"{stack}.positions.table"] = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
     return table
 
 
@@ -195,8 +200,8 @@ def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> Trai
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():
-        own = generation.get(key)
-        if own is not None and number not in (own if isinstance(own, list) else [own]):
+        value = generation.get(key)
+        if value is not None and number not in (value if isinstance(value, list) else [value]):
             raise UserError(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
     if text.size > ours.vocab:
         raise UserError(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")
