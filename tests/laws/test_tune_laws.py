@@ -208,9 +208,9 @@ def test_packed_equals_separate(pair):
     subject = tuned_subject(pair)
     if pair[1] == "prompt" and hasattr(subject.module, "encode"):
         with pytest.raises(ValueError, match="a prompt precedes one text and packed rows hold several"):
-            subject.packed(subject.sample(6, 3, 8))
+            subject.read_packed(subject.sample(6, 3, 8))
     else:
-        subject.packed(subject.sample(6, 3, 8))  # is not refused
+        subject.read_packed(subject.sample(6, 3, 8))  # is not refused
         LAWS["packing"](subject)
 
 

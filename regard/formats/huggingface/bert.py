@@ -21,7 +21,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .sentence_transformers import apply_sentence_settings, read_modules
 from .vocabularies import load_wordpiece
-from .weight_names import WeightRule, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -171,7 +171,7 @@ def names(c: bert.EncoderConfig) -> dict[str, str | WeightRule]:
         "feed_residual.norm": "output.LayerNorm",
     }
     table = "embeddings.word_embeddings.weight"
-    return prefixed("encoder.layers.*", "encoder.layer.*", layer) | {
+    return add_prefixes("encoder.layers.*", "encoder.layer.*", layer) | {
         "embed.weight": table,
         "kinds": "embeddings.token_type_embeddings",
         "encoder.positions.table": "embeddings.position_embeddings",
@@ -194,7 +194,7 @@ def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
         "classifier": bool(c.labels),
     }
     bias = [] if c.tied else [r"cls\.predictions\.bias"]  # an untied decoder has its own
-    return (r"embeddings\.position_ids", *bias, *(rf"{name}\..*" for name, present in heads.items() if not present))
+    return (r"embeddings\.position_ids", *bias, *(rf"{name}\..*" for name, has_head in heads.items() if not has_head))
 
 
 def modern_name(name: str) -> str:

@@ -57,7 +57,7 @@ def write_encoder(
     write_json(draft / "config.json", {**config, **label_maps(predictor)})
     (draft / "model.safetensors").write_bytes(save(dict(tensors), {"format": "pt"}))
     backend = portable_tokenizer(predictor.tokenizer)
-    backend.post_processor = around(predictor.tokenizer)
+    backend.post_processor = text_template(predictor.tokenizer)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     about = tokenizer_config(c, predictor.tokenizer) | {"model_input_names": list(inputs)}
     write_json(draft / "tokenizer_config.json", about)
@@ -104,7 +104,7 @@ def tensors(model: bert.Model, c: bert.Config) -> dict[str, Tensor]:
     }
 
 
-def around(text: TrainedTokenizer) -> processors.TemplateProcessing:
+def text_template(text: TrainedTokenizer) -> processors.TemplateProcessing:
     """The post-processor that puts START and END around a text or a pair of texts."""
     start, end = SPECIALS[START], SPECIALS[END]
     return processors.TemplateProcessing(

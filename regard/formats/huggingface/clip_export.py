@@ -60,7 +60,7 @@ def write(predictor: "ContrastivePredictor", draft: Path, precision: str) -> Non
     }
     theirs[SCALE], theirs[POSITIONS] = theirs[SCALE].reshape(()), theirs[POSITIONS][0]
     table = "text_model.embeddings.token_embedding.weight"
-    theirs[table] = theirs[table][reordered(ids, len(theirs[table]))]
+    theirs[table] = theirs[table][table_order(ids, len(theirs[table]))]
     (draft / "model.safetensors").write_bytes(
         save({name: tensor.clone().contiguous() for name, tensor in theirs.items()}, {"format": "pt"})
     )
@@ -95,7 +95,7 @@ def exported_ids(tokenizer: Tokenizer) -> dict[int, int]:
     return {tokenizer.end: tokenizer.unk, tokenizer.unk: tokenizer.end}
 
 
-def reordered(ids: dict[int, int], size: int) -> Tensor:
+def table_order(ids: dict[int, int], size: int) -> Tensor:
     """For every row of the exported table, the row of ours."""
     return torch.tensor([ids.get(number, number) for number in range(size)])  # a swap is its own inverse
 
@@ -107,7 +107,7 @@ def write_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dic
         start, end = control["bos_token"], control["eos_token"]
     else:
         assert isinstance(tokenizer, TrainedTokenizer)
-        backend = renumbered(portable_tokenizer(tokenizer, add_end=False), ids)
+        backend = renumber_tokens(portable_tokenizer(tokenizer, add_end=False), ids)
         roles = zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIALS, strict=True)
         start, end, control = SPECIALS[START], SPECIALS[END], dict(roles)
     numbers = [(name, backend.token_to_id(name)) for name in dict.fromkeys((start, end))]
@@ -124,7 +124,7 @@ def write_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dic
     write_json(draft / "tokenizer_config.json", about)
 
 
-def renumbered(backend: Backend, ids: dict[int, int]) -> Backend:
+def renumber_tokens(backend: Backend, ids: dict[int, int]) -> Backend:
     """The tokenizer with END and UNK in each other's place."""
     if not ids:
         return backend

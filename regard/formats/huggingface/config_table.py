@@ -14,7 +14,7 @@ REQUIRED: Any = object()  # the default of a key that every config.json of this 
 _ABSENT: Any = object()
 
 
-def unchanged(value: Any) -> Any:
+def identity(value: Any) -> Any:
     """The value itself."""
     return value
 
@@ -29,8 +29,8 @@ class Field:
     ours: str
     theirs: str
     default: Any = REQUIRED
-    read: Callable[[Any], Any] = unchanged
-    write: Callable[[Any], Any] | None = unchanged
+    read: Callable[[Any], Any] = identity
+    write: Callable[[Any], Any] | None = identity
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .bert import ACTIVATIONS
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, present
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.detect.task import DetectPredictor
@@ -142,8 +142,8 @@ def names(c: detr.Config) -> dict[str, str | WeightRule]:
         **resnet.names(BACKBONE),
         "project": "model.input_projection",
         "queries": "model.query_position_embeddings",
-        **prefixed("encoder.layers.*", "model.encoder.layers.*", LAYER),
-        **prefixed("decoder.layers.*", "model.decoder.layers.*", LAYER | CROSS),
+        **add_prefixes("encoder.layers.*", "model.encoder.layers.*", LAYER),
+        **add_prefixes("decoder.layers.*", "model.decoder.layers.*", LAYER | CROSS),
         "decoder.norm": "model.decoder.layernorm",
         "classes": "class_labels_classifier",
         "box.layers.*": "bbox_predictor.layers.*",

@@ -16,7 +16,7 @@ from ...parts import slots
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, find_rule, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, find_rule, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -182,7 +182,7 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     table = "model.embed_tokens.weight"
     head = one_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head, "stack.norm": "model.norm"}
-    return outer | prefixed("stack.layers.*", "model.layers.*", LAYER)
+    return outer | add_prefixes("stack.layers.*", "model.layers.*", LAYER)
 
 
 def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: JsonMapping) -> dict[str, Tensor]:

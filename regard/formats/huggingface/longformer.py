@@ -11,7 +11,7 @@ from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, pr
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, present
 from .folder import parse_config, read_weights
 from .vocabularies import load_byte_bpe
-from .weight_names import WeightRule, load_weights, one_of, prefixed, skip_rows
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of, skip_rows
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -137,7 +137,9 @@ def names(c: longformer.Config, first_position: int = 2) -> dict[str, str | Weig
     }
     if c.head == "class":
         head |= {"pooler": "classifier.dense", "classes": "classifier.out_proj"}
-    return bert.names(c) | prefixed("encoder.layers.*.attention", "encoder.layer.*.attention.self", attention) | head
+    return (
+        bert.names(c) | add_prefixes("encoder.layers.*.attention", "encoder.layer.*.attention.self", attention) | head
+    )
 
 
 def unused(c: longformer.Config) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ def unused(c: longformer.Config) -> tuple[str, ...]:
     heads = {"lm_head": c.head == "words", "classifier": bool(c.labels)}
     spare = [] if c.tied else [r"lm_head\.bias"]  # an untied decoder has its own
     spare += [r"pooler\..*"] if c.head == "class" else []  # that head has its own map of the first token
-    return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, present in heads.items() if not present))
+    return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, has_head in heads.items() if not has_head))
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice,
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import read_generation_config, translate_decode
-from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, as_row, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.translate.task import TranslatePredictor
@@ -122,7 +122,7 @@ COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, w
 def attention_names(ours: str, theirs: str) -> dict[str, str | WeightRule]:
     """Their names of the weights of an attention module and its norm, by ours."""
     maps = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-    return prefixed(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
+    return add_prefixes(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 
 
 def names(c: transformer.Config) -> dict[str, str | WeightRule]:
@@ -135,8 +135,8 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
     source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     shared = () if c.target_vocab else ("model.shared.weight",)
     return (
-        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
-        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
+        add_prefixes("encoder.layers.*", "model.encoder.layers.*", layer)
+        | add_prefixes("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
         | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
         | {
             "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),

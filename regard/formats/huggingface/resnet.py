@@ -13,7 +13,7 @@ from ...families import detr
 from ...files import JsonMapping, JsonObject
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, load_weights, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights
 
 if TYPE_CHECKING:
     from ...processors.base import Processor
@@ -90,9 +90,9 @@ def names(prefix: str) -> dict[str, str | WeightRule]:
     """Our tensors of the backbone to theirs below a prefix that ends with a dot, or none."""
     layers = f"{prefix}encoder.stages.*.layers.*"
     return {
-        **prefixed("backbone.stem", f"{prefix}embedder.embedder", CONVOLUTION),
-        **prefixed("backbone.stages.*.*.layers.*", f"{layers}.layer.*", CONVOLUTION),
-        **prefixed("backbone.stages.*.*.shortcut", f"{layers}.shortcut", CONVOLUTION),
+        **add_prefixes("backbone.stem", f"{prefix}embedder.embedder", CONVOLUTION),
+        **add_prefixes("backbone.stages.*.*.layers.*", f"{layers}.layer.*", CONVOLUTION),
+        **add_prefixes("backbone.stages.*.*.shortcut", f"{layers}.shortcut", CONVOLUTION),
     }
 
 

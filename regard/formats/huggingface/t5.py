@@ -16,7 +16,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import read_generation_config, translate_decode
 from .vocabularies import load_t5_unigram
-from .weight_names import WeightRule, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.translate.task import TranslatePredictor
@@ -129,7 +129,7 @@ def names(c: t5.Config) -> dict[str, str | WeightRule]:
         ("encoder", attention | _feed_names(1, c)),
         ("decoder", attention | cross | _feed_names(2, c)),
     ):
-        table |= prefixed(f"{stack}.layers.*", f"{stack}.block.*", layer) | {
+        table |= add_prefixes(f"{stack}.layers.*", f"{stack}.block.*", layer) | {
             f"{stack}.norm": f"{stack}.final_layer_norm"
         }
         table[f"{stack}.positions.table"] = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
@@ -137,14 +137,16 @@ def names(c: t5.Config) -> dict[str, str | WeightRule]:
 
 
 def _attention_names(ours: str, part: str, theirs: str) -> dict[str, str | WeightRule]:
-    letters = prefixed(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
+    letters = add_prefixes(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
     return letters | {f"{ours}_residual.norm": f"{part}.layer_norm"}
 
 
 def _feed_names(part: int, c: t5.Config) -> dict[str, str | WeightRule]:
     gated = {"gate": "wi_0", "into": "wi_1", "out": "wo"}
     maps = gated if isinstance(c.feed, slots.Gated) else {"into": "wi", "out": "wo"}
-    return prefixed("feed", f"layer.{part}.DenseReluDense", maps) | {"feed_residual.norm": f"layer.{part}.layer_norm"}
+    return add_prefixes("feed", f"layer.{part}.DenseReluDense", maps) | {
+        "feed_residual.norm": f"layer.{part}.layer_norm"
+    }
 
 
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # of some old files

@@ -38,7 +38,7 @@ from .generation import (
 from .gpt2_export import control_token_names
 from .image_settings import PROCESSOR, write_image_settings
 from .tokenizer_export import portable_tokenizer, tokenizer_config
-from .weight_names import WeightRule, export_weights, load_weights, prefixed, transposed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, transposed
 
 if TYPE_CHECKING:
     from ...tasks.caption.task import CaptionPredictor
@@ -106,8 +106,8 @@ def names(c: captioner.Config) -> dict[str, str | WeightRule]:
     """Our weight names to theirs."""
     table, head = "decoder.transformer.wte.weight", "decoder.lm_head.weight"
     return (
-        prefixed("encoder", "encoder", vit.names(c.encoder.vit()))
-        | prefixed("decoder.layers.*", "decoder.transformer.h.*", gpt2.LAYER | CROSS)
+        add_prefixes("encoder", "encoder", vit.names(c.encoder.vit()))
+        | add_prefixes("decoder.layers.*", "decoder.transformer.h.*", gpt2.LAYER | CROSS)
         | {
             "project": "enc_to_dec_proj",
             "decoder.positions.table": "decoder.transformer.wpe",

@@ -20,7 +20,7 @@ from .bert import ACTIVATIONS, label_names, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, export_weights, load_weights, prefixed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.classify_image.task import ClassifyImagePredictor
@@ -86,7 +86,7 @@ def names(c: vit.Config) -> dict[str, str | WeightRule]:
         "positions.table": f"{base}embeddings.position_embeddings",
         "patches.project": f"{base}embeddings.patch_embeddings.projection",
         "encoder.norm": f"{base}layernorm",
-        **prefixed("encoder.layers.*", f"{base}encoder.layer.*", LAYER),
+        **add_prefixes("encoder.layers.*", f"{base}encoder.layer.*", LAYER),
     }
     if c.pooled:
         table["pooler"] = f"{base}pooler.dense"

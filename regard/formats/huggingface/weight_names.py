@@ -60,7 +60,7 @@ def transposed(name: str, part: int = 0, parts: int = 1) -> WeightRule:
     return WeightRule((name,), True, part, parts)
 
 
-def prefixed(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
+def add_prefixes(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
     """The table with the prefix `ours` before our names and `theirs` before theirs."""
 
     def join(name: str | WeightRule) -> str | WeightRule:

@@ -34,7 +34,7 @@ from .generation import (
 )
 from .image_settings import PROCESSOR
 from .marian import attention_names, both_stacks, read_depth, write_depth
-from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.whisper.task import WhisperPredictor
@@ -115,8 +115,8 @@ def names(c: whisper.Config) -> dict[str, str | WeightRule]:
     }
     table, head = "model.decoder.embed_tokens.weight", "proj_out.weight"
     return (
-        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
-        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
+        add_prefixes("encoder.layers.*", "model.encoder.layers.*", layer)
+        | add_prefixes("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
         | {
             "front.first": "model.encoder.conv1",
             "front.second": "model.encoder.conv2",

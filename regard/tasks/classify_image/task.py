@@ -36,7 +36,7 @@ from ..base import (
     Processors,
     Record,
     build_model,
-    kept_labels,
+    find_labels,
     open_split,
     open_splits,
     view_title,
@@ -270,7 +270,7 @@ def _resized(image: ImageProcessor, side: int) -> ImageProcessor:
 def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    image, labels = processors.get(IMAGE), kept_labels(processors, LABEL)
+    image, labels = processors.get(IMAGE), find_labels(processors, LABEL)
     if not isinstance(image, ImageProcessor) or labels is None or len(labels) != run.model.labels:
         raise UserError(f"{folder} lacks its image processor or its labels; restore them, or train the run again")
     return ClassifyImagePredictor(run, build_model(run), image, labels, device)

@@ -33,10 +33,10 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_tokenizer,
+    find_tokenizer,
     open_split,
     open_splits,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
 )
 from ..label import encoder
@@ -339,7 +339,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     """Open the data, train the tokenizer and measure frames, if they are not kept; writes no file."""
     splits, modality = open_splits(run, data_split), source_modality(run)
     text_fields = (0, 1) if modality is SOURCES["tokens"] else (1,)
-    tokenizer = kept_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(*text_fields))
+    tokenizer = find_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(*text_fields))
     source = modality.new_processor(run, processors, splits["train"])
     run = with_vocab(run, tokenizer, head="none", **modality.model_settings(source))
     return ContrastiveJob(new_predictor(run, build_model(run), source, tokenizer, device), splits)
@@ -359,7 +359,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> ContrastivePredicto
     if modality is not SOURCES["tokens"] and modality.field not in processors:
         raise UserError(f"{folder} lacks its processor of {modality.noun}s; restore it, or train the run again")
     return new_predictor(
-        run, build_model(run), processors.get(modality.field), restored_tokenizer(processors, TEXT), device
+        run, build_model(run), processors.get(modality.field), require_tokenizer(processors, TEXT), device
     )
 
 

@@ -41,7 +41,7 @@ from ..base import (
     TrainingJob,
     build_model,
     describe_labels,
-    kept_labels,
+    find_labels,
     open_split,
     open_splits,
     view_title,
@@ -266,7 +266,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     labels = source.labels
     if not len(labels):
         raise UserError(f"data.train: {source.name} has no box to learn from; give images with boxes")
-    saved_labels = kept_labels(processors, LABEL)
+    saved_labels = find_labels(processors, LABEL)
     labels = labels.in_order_of(saved_labels) if saved_labels else labels
     image = processors.get(IMAGE)
     new = image_processor(run.data)
@@ -288,7 +288,7 @@ def image_processor(data: DetectData) -> ImageProcessor:
 def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    image, boxes, labels = processors.get(IMAGE), processors.get(BOXES), kept_labels(processors, LABEL)
+    image, boxes, labels = processors.get(IMAGE), processors.get(BOXES), find_labels(processors, LABEL)
     if not isinstance(image, ImageProcessor) or not isinstance(boxes, BoxProcessor) or labels is None:
         raise UserError(f"{folder} lacks its processor of images, boxes or labels; restore it, or train the run again")
     return DetectPredictor(run, build_model(run), image, boxes, labels, device)

@@ -13,7 +13,7 @@ from ...data.source import Source
 from ...errors import UserError
 from ...metrics.labels import label_metrics
 from ...processors.labels import LabelSet
-from ..base import Metrics, Processors, TrainingJob, describe_labels, kept_labels, log_facts
+from ..base import Metrics, Processors, TrainingJob, describe_labels, find_labels, log_facts
 from ..requests import LabelProbability
 
 TOP = 5  # of many labels, the likeliest that are counted as hits
@@ -77,7 +77,7 @@ def label_set(
     """The labels of the training data, with the ids of the saved label set if the labels are equal."""
     if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
         collected.require_known(splits["valid"], "data.valid")
-    saved_labels = kept_labels(processors, field)
+    saved_labels = find_labels(processors, field)
     return collected.in_order_of(saved_labels) if saved_labels else collected
 
 
