@@ -46,7 +46,7 @@ PredictorType = TypeVar("PredictorType")
 
 
 class Exporter(NamedTuple, Generic[ConfigType, PredictorType]):
-    """How a family is written in a format."""
+    """The functions that write a family in a format."""
 
     name: str
     unsupported: Callable[[ConfigType], list[str]]  # settings that the format cannot represent

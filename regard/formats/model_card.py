@@ -59,7 +59,7 @@ def languages(run: Run) -> list[str]:
 
 
 def data(folder: Path) -> list[str]:
-    """What training logged about its data, with file names instead of paths."""
+    """The facts that training logged about its data, with file names instead of paths."""
     notes = [event["text"] for event in events(folder) if event.get("event") == "note"]
     return [f"- {re.sub(r'[^ ,]*/', '', note)}" for note in notes]
 

@@ -1,4 +1,4 @@
-"""Helpers shared by all tasks: open splits, report data facts, build the model."""
+"""Helpers of all tasks: open splits, report facts about data, build the model."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class Split(Protocol):
         """A hash of the data."""
 
     def report(self) -> list[str]:
-        """What was left out, and why."""
+        """Facts about examples that were left out, with the reason."""
 
 
 class TrainingJob(ABC):

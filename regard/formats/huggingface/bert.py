@@ -198,7 +198,7 @@ def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
 
 
 def modern_name(name: str) -> str:
-    """Without the prefix of models with a head; norms named as since 2019."""
+    """The name without the prefix of models with a head, with norms named as since 2019."""
     return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name.removeprefix("bert.")))
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class StartModel(Protocol):
-    """What a run needs of the model that it starts from: every predictor, or a part of a model."""
+    """The interface of a model that a run can start from: a predictor, or a part of a model."""
 
     @property
     def run(self) -> Run: ...

@@ -98,7 +98,7 @@ GENERATION_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def strategy_from_generation(generation: JsonMapping) -> JsonObject:
-    """How transformers would search, as decode settings."""
+    """The search strategy of transformers, as decode settings."""
     beams = generation.get("num_beams") or 1
     decode: JsonObject = {"kind": "beam" if beams > 1 else "greedy"}
     if generation.get("do_sample"):

@@ -60,7 +60,7 @@ def mistral_config(c: gpt.Config) -> JsonObject:
 
 
 class GptLayout(NamedTuple):
-    """How one of the three formats is written."""
+    """The writers of one of the three formats."""
 
     config: Callable[[gpt.Config], JsonObject]
     names: Callable[[gpt.Config], Names]

@@ -82,7 +82,7 @@ def biased_maps(theirs: JsonMapping) -> set[str]:
 
 
 def read_bias(theirs: JsonMapping) -> JsonObject:
-    """Whether projections have a bias."""
+    """The setting for biases of projections."""
     return {"biased": bool(biased_maps(theirs))}
 
 

@@ -252,13 +252,13 @@ def image_processor(data: SquareImages, model: Any, start: ImageProcessor | None
     side, default = data.size or model.image, SquareImages()
     image = start or ImageProcessor(resize=side, crop=side)
     return replace(
-        _resized(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
+        _resize_processor(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
         std=image.std if start and data.std == default.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
         flip=data.flip, color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
     )  # fmt: skip
 
 
-def _resized(image: ImageProcessor, side: int) -> ImageProcessor:
+def _resize_processor(image: ImageProcessor, side: int) -> ImageProcessor:
     """The processor for squares of `side` pixels, which resizes and crops in the same proportion."""
     if image.crop:
         lengths = (image.resize,) if isinstance(image.resize, int) else image.resize

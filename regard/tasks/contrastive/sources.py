@@ -188,7 +188,7 @@ SOURCES: dict[TensorKind, ItemModality] = {
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:
-    """What the embedded scenes of a run show."""
+    """The settings of the embedded scenes of a run."""
     combinations = all_combinations(data.colors, data.shape_types)
     unseen, unseen_valid = (
         [parse_combination(text, f"data.{name}", combinations) for text in getattr(data, name)]

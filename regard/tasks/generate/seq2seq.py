@@ -39,7 +39,7 @@ class SourceInputs(NamedTuple):
 
 
 class SourceGeneration(TextGeneration, Generic[SourceItem]):
-    """From sources and the constraints of their targets to hypotheses."""
+    """Search hypotheses for sources, under constraints on their targets."""
 
     model: Seq2SeqModel | Ensemble
     target: Tokenizer

@@ -1,4 +1,4 @@
-"""What predictors of labels share: the best labels, ranked labels, and baselines."""
+"""Code that predictors of labels share: the best labels, ranked labels, and baselines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ TOP = 5  # of many labels, the likeliest that are counted as hits
 
 
 class LabelSetMixin:
-    """A predictor with a label set."""
+    """Methods of a predictor with a label set."""
 
     labels: LabelSet
 

@@ -68,7 +68,7 @@ class WindowResult(NamedTuple):
 
 
 class WhisperGeneration(SoundGeneration):
-    """From recordings to transcripts, by windows."""
+    """Transcribe recordings window by window."""
 
     sound: AudioProcessor
     target: WhisperTokenizer
@@ -341,12 +341,12 @@ class WhisperGeneration(SoundGeneration):
             spoken.strip(), about.logprob, logprob, text.decoded.hypothesis.ended, length=max(len(ids), 1)
         )
         if text.trace is not None:
-            transcript = self._timed(transcript, spoken, ids, [begun + i for i in chosen], text.trace, window, end)
+            transcript = self._with_times(transcript, spoken, ids, [begun + i for i in chosen], text.trace, window, end)
         transcribed = TranscriptSegment(start, max(stop, start), (transcript,), about, tuple(segment.tokens))
         recording.segments.append(transcribed)
         recording.previous = [*recording.previous, *without_pair(segment.tokens, self.target)][-self.positions :]
 
-    def _timed(
+    def _with_times(
         self,
         transcript: Transcript,
         text: str,

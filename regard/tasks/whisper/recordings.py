@@ -88,13 +88,13 @@ def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
 def windows_at_pauses(recording: Recording, sound: AudioProcessor) -> Iterator[SoundWindow]:
     """The parts of a recording between pauses."""
 
-    def counted() -> Iterator[Array]:
+    def count_seconds() -> Iterator[Array]:
         samples = 0
         for block in stream_sound(recording.request.sound, sound.rate):
             samples += len(block)
             recording.seconds = samples / sound.rate
             yield block
 
-    for start, samples in segments(counted(), sound.rate, float(sound.seconds)):
+    for start, samples in segments(count_seconds(), sound.rate, float(sound.seconds)):
         if samples.min() < samples.max():
             yield SoundWindow(recording, start, len(samples) / sound.rate, sound.encode(samples))
