@@ -167,10 +167,10 @@ class EncoderSample:
         rows = [torch.randint(text.size, (1 + i % longest,), generator=draw).tolist() for i in range(SAMPLE_COUNT)]
         self.texts = text.decode(rows)
         ids = [ids[:longest] for ids in text.encode(self.texts)]
-        most = max(map(len, ids)) + 2
-        padded = [[text.start, *row, text.end] + [text.pad] * (most - 2 - len(row)) for row in ids]
+        width = max(map(len, ids)) + 2
+        padded = [[text.start, *row, text.end] + [text.pad] * (width - 2 - len(row)) for row in ids]
         self.tokens = torch.tensor(padded)
-        self.valid = torch.arange(most) < torch.tensor([[len(row) + 2] for row in ids])
+        self.valid = torch.arange(width) < torch.tensor([[len(row) + 2] for row in ids])
         self.expected = self.outputs(predictor.model)
 
     @torch.no_grad()

@@ -241,9 +241,9 @@ class CaptionJob(TrainingJob):
     def __init__(self, predictor: CaptionPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
-        most = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
+        max_tokens = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
         dataset = CaptionDataset(
-            splits["train"], predictor.image, predictor.target, self.run.data, self.run.train, most
+            splits["train"], predictor.image, predictor.target, self.run.data, self.run.train, max_tokens
         )
         self.loader = Loader.of(dataset)
         if "valid" in splits:  # fail before training, not at the first validation

@@ -131,10 +131,10 @@ class ClassifyJob(LabelJob):
     def describe_data(self) -> list[str]:
         data = self.run.data
         settings = {"problem_type": data.problem_type, "pairs": data.pairs}
-        shown = [
+        changed = [
             f"data.{key}={value}" for key, value in settings.items() if value not in ("auto", "no", "single_label")
         ]
-        facts = [f"train: {', '.join(shown)}; train.metric={self.run.train.metric}"] if shown else []
+        facts = [f"train: {', '.join(changed)}; train.metric={self.run.train.metric}"] if changed else []
         return facts + (TrainingJob.describe_data(self) if self.problem == "regression" else super().describe_data())
 
 

@@ -190,8 +190,10 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         notices: list[tuple[Notice, ...]] = [()] * len(items)
         size = batch or int(self.run.decode.batch)
         for first in range(0, len(chosen), size):
-            some = chosen[first : first + size]
-            embedded[some] = self._embed(self.source_side, self.source_side.encode_all([items[i] for i in some]))
+            batch_indices = chosen[first : first + size]
+            embedded[batch_indices] = self._embed(
+                self.source_side, self.source_side.encode_all([items[i] for i in batch_indices])
+            )
         texts = self.tokenizer.encode([self.checked_text(items[index]) for index in text_indices])
         rows = self.text_side.encode_all([items[index] for index in text_indices]) if text_indices else []
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
@@ -281,8 +283,8 @@ class EmbeddedPairs:
         """Nats per pair, in steps of `size` pairs in their order."""
         total = 0.0
         numbers = torch.tensor(self.pairs)
-        for some in torch.split(numbers, size):
-            items, texts = some.unbind(1)
+        for step_pairs in torch.split(numbers, size):
+            items, texts = step_pairs.unbind(1)
             scores = scale * (self.items[items] @ self.vectors[texts].T)
             positives = (items[:, None] == items) | (texts[:, None] == texts)
             total += float(contrastive_loss(scores, positives))

@@ -162,9 +162,9 @@ class LossMeter:
     def add(self, detections: Detections, truths: Sequence[TruthBoxes]) -> None:
         """Add the losses of a batch."""
         rows = [self._known_objects(truth.trained) for truth in truths]
-        most = max(len(labels) for labels, _ in rows)
-        labels, boxes = torch.zeros(len(rows), most, dtype=torch.long), torch.zeros(len(rows), most, 4)
-        valid = torch.zeros(len(rows), most, dtype=torch.bool)
+        max_objects = max(len(labels) for labels, _ in rows)
+        labels, boxes = torch.zeros(len(rows), max_objects, dtype=torch.long), torch.zeros(len(rows), max_objects, 4)
+        valid = torch.zeros(len(rows), max_objects, dtype=torch.bool)
         for row, (ids, truth_boxes) in enumerate(rows):
             labels[row, : len(ids)], valid[row, : len(ids)] = torch.tensor(ids, dtype=torch.long), True
             boxes[row, : len(ids)] = torch.from_numpy(truth_boxes)

@@ -155,10 +155,10 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             raise UserError("the text is empty and has no attention to show; give a sentence")
         prompt, ids = self.encode_texts([text, text + ("" if target is None else as_text(target, "target"))])
         self.refuse_long(len(ids) + 1, "the text")
-        same = len(prompt) if ids[: len(prompt)] == prompt else len(ids)
+        prompt_length = len(prompt) if ids[: len(prompt)] == prompt else len(ids)
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with record_layers(as_module(model), layer) as recorder:
-            logits = generation_logits(model, [self.start_token, *ids], same + 1, self.device)[:-1].float()
+            logits = generation_logits(model, [self.start_token, *ids], prompt_length + 1, self.device)[:-1].float()
         targets = torch.tensor(ids, device=self.device)
         logprobs: list[float] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
         text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])

@@ -269,10 +269,10 @@ class TranscribeJob(TrainingJob):
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
         self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
-        most = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
+        max_tokens = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
         dataset = SoundDataset(
             splits["train"], predictor.sound, predictor.transcripts_to_learn(), predictor.target.pad, run.data,
-            run.train, most, bool(model.ctc_weight),
+            run.train, max_tokens, bool(model.ctc_weight),
         )  # fmt: skip
         self.loader = Loader.of(dataset)
 

@@ -76,11 +76,11 @@ def next_window(sequence: WindowSequence, used: float) -> SoundWindow | None:
 
 def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
     """The samples of a recording that fits one window; None if it is longer."""
-    most, parts, size = sound.seconds * sound.rate, [np.zeros(0, np.float32)], 0
+    limit, parts, size = sound.seconds * sound.rate, [np.zeros(0, np.float32)], 0
     for block in stream_sound(raw, sound.rate):
         parts.append(block)
         size += len(block)
-        if size >= most + sound.hop:
+        if size >= limit + sound.hop:
             return None
     return np.concatenate(parts)
 
