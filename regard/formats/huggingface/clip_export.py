@@ -190,4 +190,4 @@ def compare_tokens(reader: str, texts: list[str], actual: list[list[int]], expec
     """Raise an error for the first text whose tokens differ from the expected ones."""
     for text, actual_ids, expected_ids in zip(texts, actual, expected, strict=True):
         if actual_ids != expected_ids:
-            raise export_error(f"{reader} gives expected_ids tokens for {text!r}: {actual_ids} and not {expected_ids}")
+            raise export_error(f"{reader} gives other tokens for {text!r}: {actual_ids} and not {expected_ids}")
