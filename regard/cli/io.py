@@ -68,7 +68,7 @@ def check_test_data(runs: list[str]) -> None:
     from ..formats.model_source import find_model
 
     for name in (name for run in runs for name in ([run] if Path(run).exists() else run.split(","))):
-        if (Path(name).exists() or parse_hub_name(name)) and find_model(name).kind != "run":
+        if (Path(name).exists() or parse_hub_name(name)) and find_model(name).format != "run":
             raise UserError(f"{name} is not a run folder and names no test data; give some with --data")
 
 

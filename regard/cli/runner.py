@@ -74,7 +74,7 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
 
 @contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """In this context SIGTERM and SIGHUP raise Terminated; one that is ignored (`nohup`) stays so."""
+    """In this context SIGTERM and SIGHUP raise Terminated; a signal that is ignored (`nohup`) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

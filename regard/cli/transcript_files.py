@@ -67,7 +67,7 @@ def save_transcripts(
     planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being transcribed
     skipped = 0
     details = needs_words({name for output in outputs for name in output.formats}, predictor.run)
-    for entry, request, result in file_results(predictor, _planned(sources, outputs, inputs, planned), details):
+    for entry, request, result in file_results(predictor, _plan_files(sources, outputs, inputs, planned), details):
         files = planned.popleft()
         if isinstance(result, UserError):
             skipped += 1
@@ -104,7 +104,7 @@ def _one_recording(sources: Sequence[InputFile], files: Sequence[TranscriptOutpu
     return [InputFile(first)]
 
 
-def _planned(
+def _plan_files(
     sources: Iterable[InputFile],
     outputs: Sequence[TranscriptOutput],
     inputs: Sequence[str],

@@ -46,7 +46,7 @@ PredictorType = TypeVar("PredictorType")
 
 
 class Exporter(NamedTuple, Generic[ConfigType, PredictorType]):
-    """How a family is written in a format."""
+    """The functions that write a family in a format."""
 
     name: str
     unsupported: Callable[[ConfigType], list[str]]  # settings that the format cannot represent
@@ -133,13 +133,15 @@ def convert(
     data: DataFiles | None = None,
     merge: bool = False,
 ) -> dict[str, str]:
-    """Write `out` and report what was checked. `load` returns the run's predictor in fp32 on the CPU."""
+    """Write `out` and return a report of the checks. `load` returns the run's predictor in fp32 on the CPU."""
     check_arguments(path, out, to, average, precision, merge)
     predictor = load(path)
     check_tuning(path, predictor.run, to, merge)
     exporter = None if to is None else find_exporter(path, to, predictor.run)
-    texts = (each.tokenizer for each in predictor.processors.values() if isinstance(each, TextProcessor))
-    if to == "ctranslate2" and any(isinstance(each, MarianTokenizer) for each in texts):
+    tokenizers = (
+        processor.tokenizer for processor in predictor.processors.values() if isinstance(processor, TextProcessor)
+    )
+    if to == "ctranslate2" and any(isinstance(tokenizer, MarianTokenizer) for tokenizer in tokenizers):
         raise UserError(
             f"{path} cannot become a CTranslate2 model: it began with a Marian folder, whose sentencepiece models this "
             "export does not write; use --to huggingface, and ct2-transformers-converter for that folder"
@@ -183,8 +185,8 @@ def check_arguments(path: Path, out: Path, to: str | None, average: int, precisi
     if out.exists():
         raise UserError(f"{out} exists; choose another --out, so that nothing there is lost")
     if not is_run(path) and (to is None or average or merge or find_gguf(path) is None):
-        other = " (a GGUF file can become another format, with --to alone)" if find_gguf(path) else ""
-        raise UserError(f"{path} is not a run folder: it has no run.json; give one that `regard train` wrote{other}")
+        hint = " (a GGUF file can become another format, with --to alone)" if find_gguf(path) else ""
+        raise UserError(f"{path} is not a run folder: it has no run.json; give one that `regard train` wrote{hint}")
     if to == "ctranslate2":
         ctranslate2.import_ctranslate2()
 

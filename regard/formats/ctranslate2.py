@@ -133,10 +133,10 @@ def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
 
 
 def fill_linear(spec: Any, *maps: nn.Linear) -> None:
-    """Concatenate maps of one input, which are one map there."""
-    spec.weight = torch.cat([each.weight for each in maps])
+    """Concatenate maps of one input into the single map of CTranslate2."""
+    spec.weight = torch.cat([linear.weight for linear in maps])
     if maps[0].bias is not None:
-        spec.bias = torch.cat([each.bias for each in maps])
+        spec.bias = torch.cat([linear.bias for linear in maps])
 
 
 def fill_norm(spec: Any, ours: nn.Module) -> None:

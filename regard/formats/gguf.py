@@ -56,16 +56,16 @@ class GgufModel:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
         from gguf.quants import dequantize
 
-        own = self.stored[name]
+        stored = self.stored[name]
         try:
-            kind = GGMLQuantizationType(own.kind)
-            block, size = GGML_QUANT_SIZES[kind]
-            row = own.dims[0] // block * size
-            data = own.data[: prod(own.dims[1:]) * row].reshape(*reversed(own.dims[1:]), row)
-            return torch.from_numpy(dequantize(data, kind).reshape(*reversed(own.dims)).copy())
+            quantization = GGMLQuantizationType(stored.quantization)
+            block, size = GGML_QUANT_SIZES[quantization]
+            row = stored.dims[0] // block * size
+            data = stored.data[: prod(stored.dims[1:]) * row].reshape(*reversed(stored.dims[1:]), row)
+            return torch.from_numpy(dequantize(data, quantization).reshape(*reversed(stored.dims)).copy())
         except NotImplementedError as error:
             raise UserError(
-                f"{self.path}: {name} is stored as {kind.name}, which the gguf package cannot dequantize; "
+                f"{self.path}: {name} is stored as {quantization.name}, which the gguf package cannot dequantize; "
                 "use a file of another type, such as Q8_0"
             ) from error
         except ValueError as error:
@@ -73,14 +73,14 @@ class GgufModel:
 
 
 def read_gguf(path: Path) -> GgufModel:
-    """Read the metadata of a file and where its tensors are."""
+    """Read the metadata of a file and the locations of its tensors."""
     if find_spec("gguf") is None:
         raise UserError(f"{path} needs the gguf package; install it with: pip install 'regard[gguf]'")
     try:
-        readers = [GgufReader(each) for each in gguf_parts(path)]
+        readers = [GgufReader(part) for part in gguf_parts(path)]
     except (ValueError, KeyError, OverflowError, struct.error) as error:
         raise UserError(f"{path} is no complete GGUF file ({error}); fetch it again") from error
-    stored = {name: each for reader in readers for name, each in reader.tensors.items()}
+    stored = {name: tensor for reader in readers for name, tensor in reader.tensors.items()}
     return GgufModel(path, readers[0].metadata, stored)
 
 
@@ -88,27 +88,34 @@ def read_gguf(path: Path) -> GgufModel:
 
 
 def huggingface_config(model: GgufModel) -> JsonObject:
-    """The config.json that the model would have; ValueError names what regard cannot represent."""
-    kind = model.metadata.get("general.architecture")
-    if kind not in ARCHITECTURES:
+    """The equivalent config.json of the model; ValueError names what regard cannot represent."""
+    architecture = model.metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
         raise ValueError(
-            f"general.architecture is {kind!r}; regard reads GGUF files of {' and '.join(ARCHITECTURES)}, {REMEDY}"
+            f"general.architecture is {architecture!r}; regard reads GGUF files of {' and '.join(ARCHITECTURES)}, "
+            f"{REMEDY}"
         )
-    own = {key.removeprefix(f"{kind}."): value for key, value in model.metadata.items() if key.startswith(f"{kind}.")}
-    if missing := [f"{kind}.{key}" for key in SHAPE.values() if key not in (*own, *OPTIONAL)]:
+    settings = {
+        key.removeprefix(f"{architecture}."): value
+        for key, value in model.metadata.items()
+        if key.startswith(f"{architecture}.")
+    }
+    if missing := [f"{architecture}.{key}" for key in SHAPE.values() if key not in (*settings, *OPTIONAL)]:
         raise KeyError(missing[0])
-    for key, value in own.items():
+    for key, value in settings.items():
         if isinstance(value, list) and key in SHAPE.values():
-            raise ValueError(f"{kind}.{key} differs from layer to layer; regard reads models of equal layers, {REMEDY}")
-    config: JsonObject = {theirs: own[key] for theirs, key in SHAPE.items() if key in own}
-    head = own.get("attention.key_length", own["embedding_length"] // own["attention.head_count"])
-    _check_supported(model, kind, own, head)
+            raise ValueError(
+                f"{architecture}.{key} differs from layer to layer; regard reads models of equal layers, {REMEDY}"
+            )
+    config: JsonObject = {theirs: settings[key] for theirs, key in SHAPE.items() if key in settings}
+    head = settings.get("attention.key_length", settings["embedding_length"] // settings["attention.head_count"])
+    _check_supported(model, architecture, settings, head)
     names = model.stored
-    if window := own.get("attention.sliding_window"):
+    if window := settings.get("attention.sliding_window"):
         config |= {"sliding_window": window}
     query_only = "blk.0.attn_q.bias" in names and "blk.0.attn_output.bias" not in names
     return config | {
-        "model_type": "mistral" if window else "qwen2" if kind == "qwen2" or query_only else "llama",
+        "model_type": "mistral" if window else "qwen2" if architecture == "qwen2" or query_only else "llama",
         "head_dim": head,
         "vocab_size": names["token_embd.weight"].dims[1],
         "tie_word_embeddings": "output.weight" not in names,
@@ -129,7 +136,7 @@ SHAPE = {  # keys of config.json to those of the metadata
 OPTIONAL = ("attention.head_count_kv", "rope.freq_base")
 
 
-def _check_supported(model: GgufModel, kind: str, own: JsonMapping, head: int) -> None:
+def _check_supported(model: GgufModel, architecture: str, settings: JsonMapping, head: int) -> None:
     """Raise ValueError for settings that change the outputs and that regard cannot represent."""
     expected = {
         "rope.dimension_count": (head, "as many as a head has"),
@@ -138,9 +145,9 @@ def _check_supported(model: GgufModel, kind: str, own: JsonMapping, head: int) -
         "attention.causal": (True, "a causal model"),
         "rope.scaling.type": ("none", "positions that are not scaled"),
     }
-    for key, (value, words) in expected.items():
-        if (found := own.get(key, value)) != value:
-            raise ValueError(f"{kind}.{key} is {found!r}; regard reads models with {words}, {REMEDY}")
+    for key, (value, requirement) in expected.items():
+        if (actual := settings.get(key, value)) != value:
+            raise ValueError(f"{architecture}.{key} is {actual!r}; regard reads models with {requirement}, {REMEDY}")
     if FREQUENCIES in model.stored and not bool((model.tensor(FREQUENCIES) == 1).all()):
         raise ValueError(f"{FREQUENCIES} scales the rotary positions; regard reads models without it, use another one")
 
@@ -167,13 +174,13 @@ def huggingface_weights(model: GgufModel, config: JsonMapping) -> Iterator[tuple
         if name == FREQUENCIES:
             continue
         tensor = model.tensor(name)
-        place, _, kind = name.rpartition(".")
+        place, _, parameter = name.rpartition(".")
         block = re.fullmatch(r"blk\.(\d+)\.(\w+)", place)
         if block and block[2] in rotated and model.metadata["general.architecture"] == "llama":
             tensor = halves_from_pairs(tensor, rotated[block[2]])
         if block and block[2] in LAYER:
             place = f"model.layers.{block[1]}.{LAYER[block[2]]}"
-        yield f"{OUTER.get(place, place)}.{kind}", tensor
+        yield f"{OUTER.get(place, place)}.{parameter}", tensor
 
 
 def halves_from_pairs(tensor: Tensor, heads: int) -> Tensor:

@@ -23,10 +23,10 @@ ALIGNMENT = 32  # of the data, where general.alignment is absent
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as it lies in a file; `dims` begin with the fastest one."""
+    """A tensor as stored in a file; `dims` begin with the fastest one."""
 
     dims: tuple[int, ...]
-    kind: int  # a GGMLQuantizationType
+    quantization: int  # a GGMLQuantizationType
     data: npt.NDArray[np.uint8]  # from its first byte to the end of the file
 
 
@@ -50,8 +50,11 @@ class GgufReader:
         entries = [self._entry() for _ in range(tensors)]
         alignment = int(self.metadata.get("general.alignment", ALIGNMENT))
         first = -(-self.offset // alignment) * alignment
-        whole = np.frombuffer(self.bytes, np.uint8)
-        self.tensors = {name: StoredTensor(dims, kind, whole[first + offset :]) for name, dims, kind, offset in entries}
+        content = np.frombuffer(self.bytes, np.uint8)
+        self.tensors = {
+            name: StoredTensor(dims, quantization, content[first + offset :])
+            for name, dims, quantization, offset in entries
+        }
 
     def _scalar(self, code: str) -> Any:
         (value,) = struct.unpack_from(f"<{code}", self.bytes, self.offset)
@@ -66,15 +69,15 @@ class GgufReader:
         self.offset += size
         return text.decode("utf-8")
 
-    def _value(self, kind: int) -> Any:
-        if kind == STRING:
+    def _value(self, value_type: int) -> Any:
+        if value_type == STRING:
             return self._string()
-        if kind != ARRAY:
-            return self._scalar(SCALARS[kind])
-        inner, count = self._scalar("I"), self._scalar("Q")
-        if inner in (STRING, ARRAY):
-            return [self._value(inner) for _ in range(count)]
-        values = np.frombuffer(self.bytes, f"<{SCALARS[inner]}", count, self.offset)
+        if value_type != ARRAY:
+            return self._scalar(SCALARS[value_type])
+        item_type, count = self._scalar("I"), self._scalar("Q")
+        if item_type in (STRING, ARRAY):
+            return [self._value(item_type) for _ in range(count)]
+        values = np.frombuffer(self.bytes, f"<{SCALARS[item_type]}", count, self.offset)
         self.offset += values.nbytes
         return values.tolist()
 

@@ -1,7 +1,7 @@
 """The tokenizer that the metadata of a GGUF file describes: sentencepiece's BPE (Llama 2) or byte-level BPE (Llama 3).
 
-Encodings equal those of the original tokenizer. The metadata names only how a byte-level one splits text into words
-(`tokenizer.ggml.pre`); a way that regard does not know is refused, because a near one would encode otherwise.
+Encodings equal those of the original tokenizer. The metadata only names how a byte-level tokenizer splits text into
+words (`tokenizer.ggml.pre`); an unknown name is refused, because a similar split would give other tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ SENTENCEPIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}  # where the file does no
 
 @dataclass(frozen=True)
 class WordSplit:
-    """How a byte-level tokenizer splits text into words, and what its kind implies beside it."""
+    """How a byte-level tokenizer splits text into words, and the other rules of its type."""
 
     pattern: str = ""  # empty: GPT-2's
     digits_alone: bool = False  # every digit is a word
-    whole_words: bool = False  # a word that is in the vocabulary is one token, whatever the merges say
+    whole_words: bool = False  # a word that is in the vocabulary is one token, regardless of the merges
     adds_start: bool = False  # where add_bos_token is absent
     compose: bool = False  # text is normalized to NFC first
 
@@ -54,71 +54,80 @@ SPLITS = {  # by tokenizer.ggml.pre
 
 def build_tokenizer(metadata: JsonMapping) -> FolderTokenizer:
     """The tokenizer of a file; ValueError names what regard cannot represent, KeyError what is missing."""
-    own: JsonObject = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}
-    kind = own.get("model")
-    if kind not in LISTS:
-        raise ValueError(f"{PREFIX}model is {kind!r}; regard reads llama (sentencepiece) and gpt2 (byte-level BPE)")
-    if missing := [PREFIX + key for key in LISTS[kind] if key not in own]:
+    settings: JsonObject = {
+        key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)
+    }
+    model = settings.get("model")
+    if model not in LISTS:
+        raise ValueError(f"{PREFIX}model is {model!r}; regard reads llama (sentencepiece) and gpt2 (byte-level BPE)")
+    if missing := [PREFIX + key for key in LISTS[model] if key not in settings]:
         raise KeyError(missing[0])
-    split = None if kind == "llama" else _word_split(own)
-    backend = _sentencepiece(own) if split is None else _byte_level(own, split)
-    _add_tokens(backend, own)
-    roles = _control_ids(own, ("bos", "eos", "unknown", "padding"), {} if split else SENTENCEPIECE_IDS)
+    split = None if model == "llama" else _word_split(settings)
+    backend = _sentencepiece(settings) if split is None else _byte_level(settings, split)
+    _add_tokens(backend, settings)
+    roles = _control_ids(settings, ("bos", "eos", "unknown", "padding"), {} if split else SENTENCEPIECE_IDS)
     end = roles["eos"]
     start, unk, pad = (roles.get(role, end) for role in ("bos", "unknown", "padding"))
-    if own.get("add_bos_token", split.adds_start if split else True):
-        name = own["tokens"][start]
+    if settings.get("add_bos_token", split.adds_start if split else True):
+        name = settings["tokens"][start]
         backend.post_processor = processors.TemplateProcessing(single=[name, "$A"], special_tokens=[(name, start)])
     return FolderTokenizer(backend, pad, start, end, unk)
 
 
-def _control_ids(own: JsonMapping, roles: Sequence[str], defaults: Mapping[str, int]) -> dict[str, int]:
+def _control_ids(settings: JsonMapping, roles: Sequence[str], defaults: Mapping[str, int]) -> dict[str, int]:
     """The ids of the roles that the file names, or that have a default."""
-    ids: dict[str, int] = {**defaults, **{role: own[f"{role}_token_id"] for role in roles if f"{role}_token_id" in own}}
+    ids: dict[str, int] = {
+        **defaults,
+        **{role: settings[f"{role}_token_id"] for role in roles if f"{role}_token_id" in settings},
+    }
     if "eos" not in ids:
         raise KeyError(f"{PREFIX}eos_token_id")
     for role, number in ids.items():
-        if not 0 <= number < len(own["tokens"]):
-            raise ValueError(f"{PREFIX}{role}_token_id is {number}, but there are {len(own['tokens'])} tokens")
+        if not 0 <= number < len(settings["tokens"]):
+            raise ValueError(f"{PREFIX}{role}_token_id is {number}, but there are {len(settings['tokens'])} tokens")
     return ids
 
 
-def _word_split(own: JsonMapping) -> WordSplit:
-    if (name := own.get("pre", "default")) not in SPLITS:
+def _word_split(settings: JsonMapping) -> WordSplit:
+    if (name := settings.get("pre", "default")) not in SPLITS:
         raise ValueError(
             f"{PREFIX}pre is {name!r}; regard reads {', '.join(SPLITS)}; load the original Hugging Face folder instead"
         )
     return SPLITS[name]
 
 
-def _token_types(own: JsonMapping) -> Sequence[int]:
-    types: Sequence[int] = own.get("token_type") or [NORMAL] * len(own["tokens"])
+def _token_types(settings: JsonMapping) -> Sequence[int]:
+    types: Sequence[int] = settings.get("token_type") or [NORMAL] * len(settings["tokens"])
     return types
 
 
-def _add_tokens(backend: Backend, own: JsonMapping) -> None:
+def _add_tokens(backend: Backend, settings: JsonMapping) -> None:
     """Control tokens, which text never encodes to, and symbols, which text encodes to as a whole."""
-    for kind in (CONTROL, USER_DEFINED):
-        names = [name for name, own_kind in zip(own["tokens"], _token_types(own), strict=True) if own_kind == kind]
-        backend.add_tokens([AddedToken(name, special=kind == CONTROL, normalized=False) for name in names])
+    for token_type in (CONTROL, USER_DEFINED):
+        names = [
+            name
+            for name, name_type in zip(settings["tokens"], _token_types(settings), strict=True)
+            if name_type == token_type
+        ]
+        backend.add_tokens([AddedToken(name, special=token_type == CONTROL, normalized=False) for name in names])
 
 
 # --- sentencepiece ---------------------------------------------------------------------------------------------------
 
 
-def _sentencepiece(own: JsonMapping) -> Backend:
+def _sentencepiece(settings: JsonMapping) -> Backend:
     """A BPE whose merges are those that the vocabulary allows, ranked by the scores of their results."""
-    tokens, types = own["tokens"], _token_types(own)
+    tokens, types = settings["tokens"], _token_types(settings)
     vocab = {name: number for number, name in enumerate(tokens)}
     model = models.BPE(
         vocab,
-        _merges(tokens, own["scores"], types),
-        unk_token=tokens[own.get("unknown_token_id", 0)],
+        _merges(tokens, settings["scores"], types),
+        unk_token=tokens[settings.get("unknown_token_id", 0)],
         fuse_unk=True,
         byte_fallback=all(f"<0x{byte:02X}>" in vocab for byte in range(256)),
     )
     backend = Backend(model)
-    spaced = own.get("add_space_prefix", True)
+    spaced = settings.get("add_space_prefix", True)
     steps: list[normalizers.Normalizer] = [normalizers.Prepend(SPACE)] if spaced else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     undo: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -129,7 +138,9 @@ def _sentencepiece(own: JsonMapping) -> Backend:
 def _merges(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
     """Every split of an ordinary token into two others, the best token first."""
     ordinary = {
-        name: score for name, score, kind in zip(tokens, scores, types, strict=True) if kind in (NORMAL, USER_DEFINED)
+        name: score
+        for name, score, token_type in zip(tokens, scores, types, strict=True)
+        if token_type in (NORMAL, USER_DEFINED)
     }
     splits = [
         (-score, -place, name)  # of one token, the longer left part first
@@ -143,9 +154,9 @@ def _merges(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]
 # --- byte-level BPE --------------------------------------------------------------------------------------------------
 
 
-def _byte_level(own: JsonMapping, split: WordSplit) -> Backend:
-    vocab = {name: number for number, name in enumerate(own["tokens"])}
-    merges = [tuple(merge.split(" ")) for merge in own["merges"]]
+def _byte_level(settings: JsonMapping, split: WordSplit) -> Backend:
+    vocab = {name: number for number, name in enumerate(settings["tokens"])}
+    merges = [tuple(merge.split(" ")) for merge in settings["merges"]]
     try:
         backend = Backend(models.BPE(vocab, merges, ignore_merges=split.whole_words))
     except Exception as error:  # the library raises nothing more specific

@@ -15,7 +15,7 @@ from ..config.run_folder import is_run
 from ..errors import UserError
 from .model_files import GGUF, GGUF_PART, WEIGHTS, first_module, weight_files
 
-SCHEME = "hf://"  # asks for the hub whatever is here
+SCHEME = "hf://"  # selects the hub even if a local folder has the name
 NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([^@]+\.gguf))?(?:@([\w./-]+))?", re.ASCII)
 SMALL_FILES = ["*.json", "*.txt", "*.model", "*.spm"]  # settings and vocabularies
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of PEFT
@@ -49,7 +49,7 @@ def local_folder(name: str | Path) -> Path:
 
 
 def peft_base(start: str) -> dict[str, str]:
-    """How a PEFT folder names its base: a path, or a model of the hub with its revision."""
+    """The entries by which a PEFT folder names its base: a path, or a model of the hub with its revision."""
     hub = None if Path(start).exists() else parse_hub_name(start)
     if hub is None:
         return {"base_model_name_or_path": start}
@@ -65,7 +65,7 @@ def fetch_model(name: HubName) -> tuple[Path, str]:
         return folder / name.file, folder.name
     folder = _snapshot(name, name.revision, SMALL_FILES, OTHER_FORMATS)
     weights = _weights(name, folder)
-    if not all((folder / each).is_file() for each in weights):
+    if not all((folder / file).is_file() for file in weights):
         _check_weights(name, weights, _files(name, folder))
         _snapshot(name, folder.name, weights)
     return folder, folder.name
@@ -92,12 +92,12 @@ def _weights(name: HubName, folder: Path) -> list[str]:
 
 def _check_weights(name: HubName, weights: list[str], files: list[str]) -> None:
     """Refuse a repository without safetensors before anything large is downloaded."""
-    missing = [each for each in weights if each not in files]
+    missing = [file for file in weights if file not in files]
     if not missing:
         return
-    if any(each.endswith(GGUF) for each in files):
+    if any(file.endswith(GGUF) for file in files):
         raise UserError(f"{name.repo} has no {missing[0]}; {_gguf_remedy(name, files)}")
-    if any(each.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")) for each in files):
+    if any(file.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")) for file in files):
         raise UserError(
             f"{name.repo} has no {missing[0]} but weights in another format, such as pickles, which regard never "
             f"opens; convert it with transformers: AutoModel.from_pretrained({name.repo!r}).save_pretrained('folder')"
@@ -106,13 +106,16 @@ def _check_weights(name: HubName, weights: list[str], files: list[str]) -> None:
 
 
 def _gguf_remedy(name: HubName, files: list[str]) -> str:
-    named = [each for each in files if each.endswith(GGUF)]
-    return f"name one of its GGUF files: {name.repo}/{named[0]}" if named else "choose another repository"
+    gguf_files = [file for file in files if file.endswith(GGUF)]
+    return f"name one of its GGUF files: {name.repo}/{gguf_files[0]}" if gguf_files else "choose another repository"
 
 
 def _gguf_list(files: list[str]) -> str:
-    named = [each for each in files if each.endswith(GGUF)]
-    return ", ".join(named[:6]) + (f" and {len(named) - 6} more" if len(named) > 6 else "") or "no GGUF file"
+    gguf_files = [file for file in files if file.endswith(GGUF)]
+    return (
+        ", ".join(gguf_files[:6]) + (f" and {len(gguf_files) - 6} more" if len(gguf_files) > 6 else "")
+        or "no GGUF file"
+    )
 
 
 # --- calls of huggingface_hub ----------------------------------------------------------------------------------------
@@ -133,16 +136,16 @@ def _library(name: HubName) -> Any:
 def _snapshot(name: HubName, revision: str, allow: list[str], ignore: list[str] | None = None) -> Path:
     """The folder of a revision in the cache, with the files that match."""
     library = _library(name)
-    with _explained(name):
+    with _errors_as_sentences(name):
         try:
-            found = library.snapshot_download(
+            snapshot = library.snapshot_download(
                 name.repo, revision=revision or None, allow_patterns=allow, ignore_patterns=ignore
             )
         except library.errors.LocalEntryNotFoundError as error:
-            found = getattr(error, "snapshot_path", None)  # offline with a part of the files: perhaps enough
-            if found is None:
+            snapshot = getattr(error, "snapshot_path", None)  # offline with a part of the files: perhaps enough
+            if snapshot is None:
                 raise
-    return Path(found)
+    return Path(snapshot)
 
 
 def _files(name: HubName, folder: Path) -> list[str]:
@@ -151,12 +154,12 @@ def _files(name: HubName, folder: Path) -> list[str]:
     try:
         files: list[str] = library.HfApi().list_repo_files(name.repo, revision=folder.name)
     except Exception:  # offline, or no longer there
-        files = [each.relative_to(folder).as_posix() for each in sorted(folder.rglob("*")) if each.is_file()]
+        files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     return files
 
 
 @contextmanager
-def _explained(name: HubName) -> Iterator[None]:
+def _errors_as_sentences(name: HubName) -> Iterator[None]:
     """Errors of the library as one sentence."""
     errors = _library(name).errors
     page = f"https://huggingface.co/{name.repo}"

@@ -59,7 +59,7 @@ def languages(run: Run) -> list[str]:
 
 
 def data(folder: Path) -> list[str]:
-    """What training logged about its data, with file names instead of paths."""
+    """The facts that training logged about its data, with file names instead of paths."""
     notes = [event["text"] for event in events(folder) if event.get("event") == "note"]
     return [f"- {re.sub(r'[^ ,]*/', '', note)}" for note in notes]
 
@@ -92,7 +92,7 @@ def training(about: JsonMapping, averaged: int) -> list[str]:
 def command_line_value(value: object) -> str:
     """A setting as on the command line, with file names instead of paths."""
     if isinstance(value, list):
-        return ",".join(Path(each[0]).name if isinstance(each, list) else str(each) for each in value)
+        return ",".join(Path(item[0]).name if isinstance(item, list) else str(item) for item in value)
     if isinstance(value, str):
         return Path(value).name if Path(value).is_absolute() else value
     return json.dumps(value)
@@ -137,8 +137,8 @@ def evaluation_metrics(run: Run, metrics: JsonMapping | None) -> list[str]:
 
 def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) -> list[str]:
     """Metrics as a table in Markdown."""
-    known = (*METRICS, *(metric.name for metric in task_settings(run.task).metrics))
-    names = [name for name in dict.fromkeys(known) if name in metrics]
+    candidates = (*METRICS, *(metric.name for metric in task_settings(run.task).metrics))
+    names = [name for name in dict.fromkeys(candidates) if name in metrics]
     escaped = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
     rows = [f"| {name} | {metrics[name]:.4g} | {escaped.get(name, '')} |" for name in names]
     return ["| metric | value | signature |", "|---|---|---|", *rows]

@@ -13,8 +13,8 @@ GGUF_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")  # the model, the numbe
 
 def first_module(path: Path) -> Path:
     """The subfolder that holds the model in an older sentence-transformers folder."""
-    modules = [each.get("path") for each in read_json(path / "modules.json", list) if isinstance(each, dict)]
-    home = next((path / each for each in modules if each), path)
+    modules = [module.get("path") for module in read_json(path / "modules.json", list) if isinstance(module, dict)]
+    home = next((path / module for module in modules if module), path)
     if not (home / "config.json").is_file():
         raise UserError(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
     return home
@@ -34,10 +34,10 @@ def find_gguf(path: Path) -> Path | None:
     """The GGUF file that a path names: itself, or the only one in a folder; of several parts the first."""
     if path.is_file():
         return path if path.suffix.lower() == GGUF else None
-    files = sorted(each for each in path.iterdir() if each.suffix.lower() == GGUF)
-    models = [each for each in files if not (part := GGUF_PART.fullmatch(each.name)) or int(part[2]) == 1]
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF)
+    models = [file for file in files if not (part := GGUF_PART.fullmatch(file.name)) or int(part[2]) == 1]
     if len(models) > 1:
-        names = ", ".join(each.name for each in models[:4])
+        names = ", ".join(file.name for file in models[:4])
         raise UserError(f"{path} has {len(models)} GGUF files ({names}); name the one to load")
     return models[0] if models else None
 
@@ -48,6 +48,6 @@ def gguf_parts(path: Path) -> list[Path]:
     if part is None:
         return [path]
     files = [path.with_name(f"{part[1]}-{i:05}-of-{part[3]}{GGUF}") for i in range(1, int(part[3]) + 1)]
-    if missing := [each.name for each in files if not each.is_file()]:
+    if missing := [file.name for file in files if not file.is_file()]:
         raise UserError(f"{path} is one of {len(files)} parts and {missing[0]} is missing; put all of them together")
     return files

@@ -1,4 +1,4 @@
-"""What the name of a model refers to: a run folder, a Hugging Face folder, a GGUF file, or a model of the hub."""
+"""Resolve the name of a model: a run folder, a Hugging Face folder, a GGUF file, or a model of the hub."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ EXPECTED = (
     "give a run folder or a Hugging Face folder, or a GGUF file, or the name of a model on the Hugging Face hub "
     "(org/name)"
 )
-Kind = Literal["run", "huggingface", "gguf"]
+ModelFormat = Literal["run", "huggingface", "gguf"]
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class ModelSource:
 
     name: str  # as given; a model of the hub with its commit
     path: Path  # a folder, or a GGUF file
-    kind: Kind
+    format: ModelFormat
     commit: str = ""  # of the hub
 
     def load(self, changes: JsonMapping) -> "AnyPredictor":
         """The predictor of a model other than a run."""
-        if self.kind == "gguf":
+        if self.format == "gguf":
             from .gguf import load_gguf
 
             return load_gguf(self.path, changes)
@@ -42,7 +42,7 @@ class ModelSource:
 
     def start_settings(self) -> JsonObject:
         """The model settings that a run takes over from a model other than a run."""
-        if self.kind == "gguf":
+        if self.format == "gguf":
             return self.config().model_dump(mode="json")
         from .huggingface.folder import start_settings
 
@@ -50,7 +50,7 @@ class ModelSource:
 
     def load_part(self) -> "StartModel | None":
         """The part of a model, such as a backbone, that only serves to start a run; None: a whole model."""
-        if self.kind != "huggingface":
+        if self.format != "huggingface":
             return None
         from .huggingface.folder import load_start
 
@@ -58,7 +58,7 @@ class ModelSource:
 
     def config(self) -> Base:
         """The settings of a model other than a run, read without its weights."""
-        if self.kind == "gguf":
+        if self.format == "gguf":
             from .gguf import gguf_config
 
             return gguf_config(self.path)
@@ -71,8 +71,8 @@ def find_model(name: str | Path, label: str = "") -> ModelSource:
     """The model of a name; one that is here wins over one of the hub. `label` names it in errors, as `start=x`."""
     path, label = Path(name), label or str(name)
     if path.exists():
-        found, kind = _local(path, label)
-        return ModelSource(str(name), found, kind)
+        location, format = _local(path, label)
+        return ModelSource(str(name), location, format)
     from .hub import SCHEME, HubName, fetch_model, parse_hub_name
 
     if (hub := parse_hub_name(str(name))) is None:
@@ -80,12 +80,12 @@ def find_model(name: str | Path, label: str = "") -> ModelSource:
         remedy = f", or {SCHEME}{name} for the model of that name on the hub" if other else ""
         raise UserError(f"{label} does not exist; {EXPECTED}{remedy}")
     fetched, commit = fetch_model(hub)
-    found, kind = _local(fetched, label)
-    return ModelSource(f"{SCHEME}{HubName(hub.repo, hub.file, commit)}", found, kind, commit)
+    location, format = _local(fetched, label)
+    return ModelSource(f"{SCHEME}{HubName(hub.repo, hub.file, commit)}", location, format, commit)
 
 
-def _local(path: Path, label: str) -> tuple[Path, Kind]:
-    """The kind of a model, and its path: a GGUF file rather than the folder that holds it."""
+def _local(path: Path, label: str) -> tuple[Path, ModelFormat]:
+    """The path and the format of a model: a GGUF file rather than the folder that holds it."""
     if is_run(path):
         return path, "run"
     described = (path / "config.json").is_file() or (path / "modules.json").is_file()

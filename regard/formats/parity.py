@@ -78,9 +78,9 @@ class Seq2SeqSample:
         return check_close(f"{reader} gives logits", theirs, self.logits)
 
     def compare_tokens(self, reader: str, theirs: list[list[int]], expected: list[list[int]]) -> None:
-        for text, one, other in zip(self.texts, theirs, expected, strict=True):
-            if one != other:
-                raise export_error(f"{reader} gives other tokens for {text!r}: {one} and not {other}")
+        for text, actual, tokens in zip(self.texts, theirs, expected, strict=True):
+            if actual != tokens:
+                raise export_error(f"{reader} gives other tokens for {text!r}: {actual} and not {tokens}")
 
 
 class MatchCount:
@@ -90,27 +90,29 @@ class MatchCount:
         self.minimum, self.equal, self.all = minimum, 0, 0
 
     def add(self, reader: str, theirs: list[str], expected: list[str]) -> None:
-        different = [(one, other) for one, other in zip(theirs, expected, strict=True) if one != other]
+        different = [
+            (actual, reference) for actual, reference in zip(theirs, expected, strict=True) if actual != reference
+        ]
         self.equal, self.all = self.equal + len(theirs) - len(different), self.all + len(theirs)
         if len(different) > (1 - self.minimum) * len(theirs):
-            one, other = different[0]
-            raise export_error(f"{reader} gives {len(different)} other texts, such as {one!r} and not {other!r}")
+            actual, reference = different[0]
+            raise export_error(f"{reader} gives {len(different)} other texts, such as {actual!r} and not {reference!r}")
 
     def __str__(self) -> str:
         return f"{self.equal} of {self.all} texts equal"
 
 
-def check_close(what: str, theirs: Tensor, ours: Tensor) -> float:
+def check_close(description: str, theirs: Tensor, ours: Tensor) -> float:
     """The largest difference, relative to the largest value of ours; an error if it is more than rounding."""
-    return check_difference(what, (theirs - ours).abs().max().item(), ours.abs().max().item())
+    return check_difference(description, (theirs - ours).abs().max().item(), ours.abs().max().item())
 
 
-def check_difference(what: str, difference: float, largest: float) -> float:
+def check_difference(description: str, difference: float, largest: float) -> float:
     """The same for a difference that is already known; NaN is an error too."""
     relative = difference / max(largest, MIN_SCALE)
     if not relative <= MAX_DIFFERENCE:
         values = f"{difference:.2g} where the largest is {largest:.2g}"
-        raise export_error(f"{what} that are apart by {values}, more than {MAX_DIFFERENCE:g} of it")
+        raise export_error(f"{description} that are apart by {values}, more than {MAX_DIFFERENCE:g} of it")
     return relative
 
 
@@ -164,7 +166,7 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
     source = target = hf.AutoTokenizer.from_pretrained(draft)
     if has_target_folder(predictor):
         target = hf.AutoTokenizer.from_pretrained(draft, subfolder="target")
-    ids = [[*each, predictor.source.end] for each in sample.ids]
+    ids = [[*row, predictor.source.end] for row in sample.ids]
     sample.compare_tokens("transformers", source(sample.texts).input_ids, ids)
     batch, inputs = sample.batch, source(sample.texts, return_tensors="pt", padding=True)
     logits = model(**inputs, decoder_input_ids=batch["target"].values).logits.flatten(0, 1)[batch["labels"].positions]
@@ -181,21 +183,21 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
     return difference
 
 
-def plain_generation(own: Any, end: int, suppressed: list[int], hf: Any) -> Any:
+def plain_generation(config: Any, end: int, suppressed: list[int], hf: Any) -> Any:
     """The generation settings of a folder as far as they are compared: its control tokens."""
     ids = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
-    kept = {name: getattr(own, name) for name in ids} | {"eos_token_id": end}
-    return hf.GenerationConfig(**kept, suppress_tokens=suppressed or None)
+    control = {name: getattr(config, name) for name in ids} | {"eos_token_id": end}
+    return hf.GenerationConfig(**control, suppress_tokens=suppressed or None)
 
 
 def whole_texts(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[str]:
-    """All that a search generates, as transformers decodes it: also a last character that the limit cut."""
-    return predictor.target.decode([each.tokens for each in best_hypotheses(predictor, texts, decode)])
+    """The full output of a search, as transformers decodes it, including a last character that the limit cut."""
+    return predictor.target.decode([hypothesis.tokens for hypothesis in best_hypotheses(predictor, texts, decode)])
 
 
 def best_hypotheses(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[Hypothesis]:
     """The best hypothesis of every source."""
-    return [found[0] for found in predictor.search(texts, predictor.decode_settings(decode))]
+    return [hypotheses[0] for hypotheses in predictor.search(texts, predictor.decode_settings(decode))]
 
 
 def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
@@ -214,16 +216,19 @@ def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: s
     for size, ours in ((1, greedy(sample.max_tokens)), (BEAM, beam(sample.max_tokens, "first"))):
         theirs = {"beam_size": size, "length_penalty": predictor.run.decode.length_penalty, "min_decoding_length": 0}
         outputs = translator.translate_batch(tokens, max_decoding_length=sample.max_tokens, **theirs)
-        ids = [[target_ids[name] for name in one.hypotheses[0]] for one in outputs]
-        scores = translator.score_batch(tokens, [one.hypotheses[0] for one in outputs])
+        ids = [[target_ids[name] for name in output.hypotheses[0]] for output in outputs]
+        scores = translator.score_batch(tokens, [output.hypotheses[0] for output in outputs])
         for score, expected in zip(scores, predictor.logprobs(sample.ids, ids), strict=True):
             pairs = zip(score.log_probs, expected, strict=True)
-            difference = max(difference, *(abs(one - other) for one, other in pairs))
+            difference = max(difference, *(abs(actual - reference) for actual, reference in pairs))
         if precision == "fp32":
             check_difference("CTranslate2 gives log-probabilities", difference, largest)
         best = best_hypotheses(predictor, sample.texts, ours)
-        ended = [i for i, each in enumerate(best) if each.ended]  # unended texts are cut off elsewhere
-        found, wanted = predictor.target.decode(ids), predictor.target.decode([each.tokens for each in best])
-        count.add("CTranslate2", [found[i] for i in ended], [wanted[i] for i in ended])
+        ended = [i for i, hypothesis in enumerate(best) if hypothesis.ended]  # unended texts are cut off elsewhere
+        theirs_texts, our_texts = (
+            predictor.target.decode(ids),
+            predictor.target.decode([hypothesis.tokens for hypothesis in best]),
+        )
+        count.add("CTranslate2", [theirs_texts[i] for i in ended], [our_texts[i] for i in ended])
     result = f"{count} to those of fp32, log-probabilities apart by {difference:.1g}"
     return f"{len(tokens)} sentences with ctranslate2 {library.__version__}: {result}"

@@ -104,11 +104,11 @@ def load_adapter(predictor: AnyPredictor, folder: Path, base: str) -> AnyPredict
     return predictor
 
 
-def check_family(what: str, kind: str, family: str) -> None:
+def check_family(source: str, kind: str, family: str) -> None:
     """Refuse a kind of tuning that PEFT does not compute equally for this family."""
     if family not in FAMILIES.get(kind, ()):
         supported = ", ".join(f"{name} ({' and '.join(families)})" for name, families in FAMILIES.items())
-        raise UserError(f"{what}: PEFT has no equivalent of {kind} for the family {family}; expected {supported}")
+        raise UserError(f"{source}: PEFT has no equivalent of {kind} for the family {family}; expected {supported}")
 
 
 def _check_config(folder: Path, config: JsonMapping) -> None:
@@ -146,7 +146,7 @@ def _lora_settings(folder: Path, config: JsonMapping) -> tuple[int, float, float
 def _load_lora(model: nn.Module, folder: Path, config: JsonMapping, tensors: dict[str, Tensor], c: Any) -> Lora:
     named = {_strip_prefix(name, c): tensor for name, tensor in tensors.items()}
     rank, alpha, dropout = _lora_settings(folder, config)
-    left = dict(named)
+    remaining = dict(named)
     injection, table = Injection("lora"), PEFT_LAYOUTS[c.family].names(c)
     for path, layer in lora.target_layers(model).items():
         rule = find_rule(f"{path}.weight", table)
@@ -157,14 +157,14 @@ def _load_lora(model: nn.Module, folder: Path, config: JsonMapping, tensors: dic
         if down is None or up is None:
             raise UserError(f"{folder} has only one of lora_A and lora_B for {theirs}; expected both")
         for letter in "AB":
-            left.pop(f"{theirs}.lora_{letter}.weight", None)
+            remaining.pop(f"{theirs}.lora_{letter}.weight", None)
         branch = lora.LoraBranch(layer.in_features, layer.out_features, rank, alpha, dropout)
         _copy_lora(branch, down, up.chunk(rule.parts, 0)[rule.part], theirs, folder)
         lora.attach_branch(injection, path, layer, branch)
-    heads = _load_heads(model, left, table, folder)
+    heads = _load_heads(model, remaining, table, folder)
     if not list(injection.parameters()):
         raise UserError(f"{folder} has no LoRA for any layer of this model; use the base that it was trained on")
-    paths = [path for path, each in injection.named_modules() if isinstance(each, lora.LoraBranch)]
+    paths = [path for path, module in injection.named_modules() if isinstance(module, lora.LoraBranch)]
     pattern = f"^({'|'.join(map(re.escape, paths))})$"
     tune.attach_injection(model, injection, heads)
     return Lora(rank=rank, alpha=alpha, dropout=dropout, pattern=pattern)
@@ -184,20 +184,20 @@ def _strip_prefix(name: str, c: Any) -> str:
 
 @torch.no_grad()
 def _copy_lora(branch: lora.LoraBranch, down: Tensor, up: Tensor, theirs: str, folder: Path) -> None:
-    for own, tensor, letter in ((branch.down, down, "A"), (branch.up, up, "B")):
-        if own.shape != tensor.shape:
+    for ours, tensor, letter in ((branch.down, down, "A"), (branch.up, up, "B")):
+        if ours.shape != tensor.shape:
             raise UserError(
-                f"{folder}: lora_{letter} of {theirs} is {tuple(tensor.shape)} and this base needs {tuple(own.shape)}; "
-                "use the base that it was trained on"
+                f"{folder}: lora_{letter} of {theirs} is {tuple(tensor.shape)} and this base needs "
+                f"{tuple(ours.shape)}; use the base that it was trained on"
             )
-        own.copy_(tensor)
+        ours.copy_(tensor)
 
 
 @torch.no_grad()
-def _load_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: Path) -> list[str]:
+def _load_heads(model: nn.Module, remaining: dict[str, Tensor], table: Names, folder: Path) -> list[str]:
     """Load whole heads (modules_to_save) and return their names; any tensor that does not fit is refused."""
     for path, module in [*model.named_modules()]:  # fully trained layers stay exact over an int8 base
-        if isinstance(module, Int8Linear) and find_rule(f"{path}.weight", table).names[0] in left:
+        if isinstance(module, Int8Linear) and find_rule(f"{path}.weight", table).names[0] in remaining:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, module.to_linear())
     loaded, used, state = [], set(), model.state_dict()
@@ -205,20 +205,20 @@ def _load_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder:
     for ours, tensor in state.items():
         rule = find_rule(ours, table)
         theirs = rule.names[0]
-        if theirs in left and rule.read(left[theirs]).shape == tensor.shape:
+        if theirs in remaining and rule.read(remaining[theirs]).shape == tensor.shape:
             if uses[tensor.data_ptr()] > 1:
                 raise UserError(
                     f"{folder} has its own {theirs}, and this base has one table for input and output words; merge it "
                     "with peft, and load the whole model"
                 )
-            tensor.copy_(rule.read(left[theirs]))
+            tensor.copy_(rule.read(remaining[theirs]))
             loaded.append(ours)
             used.add(theirs)
     for theirs in used:
-        del left[theirs]
-    if left:
+        del remaining[theirs]
+    if remaining:
         raise UserError(
-            f"{folder} holds {', '.join(sorted(left)[:3])}, for which this base has no place (of that shape); "
+            f"{folder} holds {', '.join(sorted(remaining)[:3])}, for which this base has no place (of that shape); "
             "load it over a base with a head for as many labels, such as a run of the same task"
         )
     return loaded
@@ -242,14 +242,14 @@ def _load_virtual_tokens(
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)
     parameters = _virtual_token_parameters(model)
-    if vectors.size(1) != (width := sum(each.numel() for each in parameters) // len(vectors)):
+    if vectors.size(1) != (width := sum(parameter.numel() for parameter in parameters) // len(vectors)):
         tune.detach(model)
         raise UserError(
             f"{folder}: {VECTORS} is {vectors.size(1)} wide and this base needs {width}; "
             "use the base that it was trained on"
         )
-    for each, part in zip(parameters, vectors.chunk(len(parameters), 1), strict=True):
-        each.copy_(part if kind == "prompt" else _split_heads(part, each))
+    for parameter, part in zip(parameters, vectors.chunk(len(parameters), 1), strict=True):
+        parameter.copy_(part if kind == "prompt" else _split_heads(part, parameter))
     return settings
 
 
@@ -257,7 +257,7 @@ def _virtual_token_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The vectors of a prompt, or the keys and values of a prefix, layer by layer."""
     if isinstance(injection := injection_of(model), PromptTuning):
         return [injection.vectors]
-    layers = [each for each in model.modules() if isinstance(each, PrefixParameters)]
+    layers = [module for module in model.modules() if isinstance(module, PrefixParameters)]
     return [half for layer in layers for half in (layer.key, layer.value)]
 
 
@@ -279,14 +279,14 @@ def write(predictor: AnyPredictor, draft: Path, precision: str) -> None:
     else:
         assert isinstance(run.tune, Prompt | Prefix)
         parts = _virtual_token_parameters(predictor.module)
-        vectors = [each if each.dim() == 2 else each.transpose(0, 1).flatten(1) for each in parts]
+        vectors = [parameter if parameter.dim() == 2 else parameter.transpose(0, 1).flatten(1) for parameter in parts]
         tensors = {VECTORS: torch.cat(vectors, 1)}
         settings = {"token_dim": c.width, "num_attention_heads": c.heads, "num_layers": c.layers}
         settings |= {"num_virtual_tokens": run.tune.length, "num_transformer_submodules": 1}
-    kinds = {ours: theirs for theirs, ours in KINDS.items()}
+    peft_types = {ours: theirs for theirs, ours in KINDS.items()}
     draft.mkdir()
     write_processors(predictor, draft)
-    write_json(draft / CONFIG, config | {"peft_type": kinds[kind]} | settings)
+    write_json(draft / CONFIG, config | {"peft_type": peft_types[kind]} | settings)
     contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     (draft / WEIGHTS).write_bytes(save(contiguous, {"format": "pt"}))
 
@@ -308,18 +308,18 @@ def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, T
     for path, _, branch in lora.branches(model):
         rule = find_rule(f"{path}.weight", table)
         parts.setdefault(rule.names[0].removesuffix(".weight"), []).append(LoraPart(rule, branch))
-    pairs = {name: _fuse(some) for name, some in parts.items()}
+    pairs = {name: _fuse(group) for name, group in parts.items()}
     rank = max(down.size(0) for down, _ in pairs.values())
     tensors = {}
     for name, (down, up) in pairs.items():
         tensors[f"{TOP}{_full_name(name, prefix)}.lora_A.weight"] = _pad_rank(down, rank, 0)
         tensors[f"{TOP}{_full_name(name, prefix)}.lora_B.weight"] = _pad_rank(up, rank, 1)
     heads = {
-        _full_name(find_rule(name, table).names[0], prefix): find_rule(name, table).write(each)
-        for name, each in model.named_parameters()
-        if each.requires_grad and not name.startswith(f"{TUNE_MODULE}.")
+        _full_name(find_rule(name, table).names[0], prefix): find_rule(name, table).write(parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and not name.startswith(f"{TUNE_MODULE}.")
     }
-    tensors |= {f"{TOP}{name}": each for name, each in heads.items()}
+    tensors |= {f"{TOP}{name}": tensor for name, tensor in heads.items()}
     return tensors, {
         "r": rank,
         "lora_alpha": settings.alpha / settings.rank * rank,
@@ -327,7 +327,7 @@ def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, T
         "bias": "none",
         "target_modules": [_full_name(name, prefix) for name in pairs],
         "modules_to_save": sorted({name.rpartition(".")[0] for name in heads}) or None,
-        "fan_in_fan_out": any(some[0].rule.transposed for some in parts.values()),
+        "fan_in_fan_out": any(group[0].rule.transposed for group in parts.values()),
     }
 
 
@@ -339,11 +339,11 @@ def _fuse(parts: list[LoraPart]) -> tuple[Tensor, Tensor]:
     """One (down, up) pair for branches of a fused layer: a shared `down`, or blocks beside each other."""
     count = parts[0].rule.parts
     downs: list[Tensor] = [part.branch.down for part in parts]
-    if len(parts) == count and all(each.equal(downs[0]) for each in downs):
+    if len(parts) == count and all(down.equal(downs[0]) for down in downs):
         ordered = sorted(parts, key=lambda part: part.rule.part)
         return downs[0], torch.cat([part.branch.up for part in ordered])
     rows = parts[0].branch.up.size(0)
-    up = downs[0].new_zeros(count * rows, sum(each.size(0) for each in downs))
+    up = downs[0].new_zeros(count * rows, sum(down.size(0) for down in downs))
     column = 0
     for part in parts:
         rank = part.branch.up.size(1)
@@ -364,7 +364,7 @@ def check(predictor: AnyPredictor, draft: Path, precision: str) -> str:
     from .pruned_run import probe_logits
 
     before, model = probe_logits(predictor), predictor.module
-    trained = [name for name, each in model.named_parameters() if each.requires_grad]
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     heads = [name for name in trained if not name.startswith(f"{TUNE_MODULE}.")]
     tune.detach(model)
     with torch.no_grad():  # so that the heads come from the folder

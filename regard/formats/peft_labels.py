@@ -1,6 +1,6 @@
-"""The labels of a PEFT folder. It keeps those of its adapter, and those that its base had when it was exported.
+"""The labels of a PEFT folder: those of its adapter, and those of its base at the time of the export.
 
-So a label that was renamed in the base since then (id2label in config.json) is known, and never silently undone.
+So a label that was renamed in the base since then (id2label in config.json) is detected and not silently undone.
 """
 
 from pathlib import Path
@@ -38,15 +38,15 @@ def base_labels(base: Path) -> list[str]:
 
 def adapter_labels(folder: Path, base: LabelSet) -> LabelSet:
     """The labels of an adapter over a base that has these. Labels that the base renamed keep their new names."""
-    own = imported_labels(folder)
-    if own is None or len(own) != len(base):
+    labels = imported_labels(folder)
+    if labels is None or len(labels) != len(base):
         return base
-    former = read_json(folder / BASE_LABELS, list) if (folder / BASE_LABELS).is_file() else base.names
-    if base.names in (own.names, former):
-        return own
-    if own.names == former:
+    base_names = read_json(folder / BASE_LABELS, list) if (folder / BASE_LABELS).is_file() else base.names
+    if base.names in (labels.names, base_names):
+        return labels
+    if labels.names == base_names:
         return base
     raise UserError(
-        f"the base names its labels {', '.join(base.names)} (before: {', '.join(map(str, former))}) and {folder} names "
-        f"them {', '.join(own.names)}; use the same names in both, or remove {folder / BASE_LABELS}"
+        f"the base names its labels {', '.join(base.names)} (before: {', '.join(map(str, base_names))}) and {folder} "
+        f"names them {', '.join(labels.names)}; use the same names in both, or remove {folder / BASE_LABELS}"
     )

@@ -31,7 +31,7 @@ LEAST = "least:"
 def prune_run(
     path: Path, out: Path, load: "Callable[[Path], AnyPredictor]", heads: str, effect: Path | None
 ) -> dict[str, str]:
-    """Write the run at `path` without these heads to `out`; the report says what was checked.
+    """Write the run at `path` without these heads to `out`; return a report of the checks.
 
     `heads` are names, or least:K: the K heads whose muting costs least according to the JSON file `effect`. `load`
     returns the run's predictor in fp32 on the CPU.
@@ -57,10 +57,10 @@ def prune_run(
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as draft:
         write_copy(path, draft, about, model)
-    left = len(all_heads(head_sites(model)))
+    remaining = len(all_heads(head_sites(model)))
     return {
         "out": str(out),
-        "heads": f"{len(chosen)} removed, {left} left: {', '.join(map(str, chosen))}",
+        "heads": f"{len(chosen)} removed, {remaining} left: {', '.join(map(str, chosen))}",
         "parameters": f"{count:,} -> {sum(map(torch.numel, model.parameters())):,}",
         "checked": f"logits apart from those of the muted model by {difference:.1g} (relative)",
     }
@@ -90,7 +90,7 @@ def read_effect(path: Path) -> dict[str, float]:
     """The drop of the score for every head by name."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["heads"]
-        return {str(each["head"]): float(each["zero"]) for each in entries}
+        return {str(entry["head"]): float(entry["zero"]) for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         remedy = "write one with `regard look RUN --effect --out FILE`"
         raise UserError(f"{path} is not an effect file; {remedy}") from error
@@ -108,12 +108,12 @@ def with_filled_heads(predictor: "AnyPredictor") -> "AnyPredictor":
 @torch.no_grad()
 def probe_logits(predictor: "AnyPredictor", model: nn.Module | None = None) -> Tensor:
     """The logits for a few random tokens, in as many texts as the model reads at once."""
-    own = predictor.module
-    context = smallest_context(own)
+    module = predictor.module
+    context = smallest_context(module)
     room = PROBE_TOKENS if context is None else context - getattr(predictor.run.tune, "length", 0)
     tokens = max(1, min(PROBE_TOKENS, room))
-    inputs = random_inputs(own, smallest_vocab(predictor.run.model), 4, tokens)
-    logits: Tensor = (own if model is None else model)(*inputs)
+    inputs = random_inputs(module, smallest_vocab(predictor.run.model), 4, tokens)
+    logits: Tensor = (module if model is None else model)(*inputs)
     return logits
 
 

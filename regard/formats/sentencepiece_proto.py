@@ -6,13 +6,13 @@ from typing import Any
 
 
 def parse_model(data: bytes) -> tuple[list[tuple[str, float, int]], int, bytes]:
-    """(piece, score, type) of every entry, the kind of the model, and its precompiled normalization table."""
+    """(token, score, type) of every entry, the type of the model, and its precompiled normalization table."""
     message = list(fields(data))
-    pieces = []
-    for piece in (dict(fields(value)) for number, value in message if number == 1):
-        pieces.append((piece[1].decode(), struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0, piece.get(3, 1)))
+    entries = []
+    for entry in (dict(fields(value)) for number, value in message if number == 1):
+        entries.append((entry[1].decode(), struct.unpack("<f", entry[2])[0] if 2 in entry else 0.0, entry.get(3, 1)))
     trainer, normalizer = (dict(fields(dict(message)[number])) for number in (2, 3))
-    return pieces, trainer.get(3, 1), normalizer.get(2, b"")
+    return entries, trainer.get(3, 1), normalizer.get(2, b"")
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:

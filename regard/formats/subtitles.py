@@ -1,6 +1,6 @@
 """Transcripts as the text of files: subtitles (SRT, WebVTT), a table of segments, lines of text.
 
-A cue is what a player shows at a time. The limits are those of broadcasters: two lines of 42 characters for 7 seconds.
+A cue is the text on screen at one time. The limits are those of broadcasters: two lines of 42 characters for 7 seconds.
 """
 
 import html
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LINE = 42  # characters of a line; a cue has two lines at most if its words have times
 SECONDS = 7.0  # of a cue at most, if its words have times
 SENTENCE_END, CLAUSE_END = (".", "?", "!", "…", "。", "？", "！"), (",", ";", ":", "—", "、", "，")
-LONG_PAUSE, PAUSE = 0.5, 0.2  # seconds between words: as good a place for a break as the end of a sentence, of a clause
+LONG_PAUSE, PAUSE = 0.5, 0.2  # seconds between words that count as the end of a sentence, of a clause
 
 
 class Cue(NamedTuple):
@@ -27,9 +27,9 @@ class Cue(NamedTuple):
 
 
 def format_srt(result: "TranscribeResult") -> str:
-    """SubRip. It has no escapes: an arrow in a text, which would be read as that between two times, gets shorter."""
+    """SubRip. It has no escapes: an arrow in a text, which a parser would take for that between times, is shortened."""
     return "".join(
-        f"{number}\n{_time(cue.start, ',')} --> {_time(cue.end, ',')}\n{_arrows(_wrapped(cue))}\n\n"
+        f"{number}\n{_time(cue.start, ',')} --> {_time(cue.end, ',')}\n{_arrows(_wrap(cue))}\n\n"
         for number, cue in enumerate(make_cues(result), 1)
     )
 
@@ -37,7 +37,7 @@ def format_srt(result: "TranscribeResult") -> str:
 def format_vtt(result: "TranscribeResult") -> str:
     """WebVTT. `&`, `<` and `>` are escaped, and with them arrows."""
     cues = (
-        f"\n{_time(cue.start, '.')} --> {_time(cue.end, '.')}\n{html.escape(_wrapped(cue), quote=False)}\n"
+        f"\n{_time(cue.start, '.')} --> {_time(cue.end, '.')}\n{html.escape(_wrap(cue), quote=False)}\n"
         for cue in make_cues(result)
     )
     return "WEBVTT\n" + "".join(cues)
@@ -46,16 +46,16 @@ def format_vtt(result: "TranscribeResult") -> str:
 def format_tsv(result: "TranscribeResult") -> str:
     """Start and end in milliseconds and the text of every segment, as Whisper's command line writes them."""
     rows = (
-        f"{round(each.start * 1000)}\t{round(each.end * 1000)}\t{text}\n"
-        for each in result.segments
-        if (text := segment_text(each))
+        f"{round(segment.start * 1000)}\t{round(segment.end * 1000)}\t{text}\n"
+        for segment in result.segments
+        if (text := segment_text(segment))
     )
     return "start\tend\ttext\n" + "".join(rows)
 
 
 def format_txt(result: "TranscribeResult") -> str:
     """A line for every segment, as Whisper's command line writes them."""
-    return "".join(f"{text}\n" for each in result.segments if (text := segment_text(each)))
+    return "".join(f"{text}\n" for segment in result.segments if (text := segment_text(segment)))
 
 
 FORMATS: dict[str, Callable[["TranscribeResult"], str]] = {
@@ -111,15 +111,15 @@ def _placed_words(text: str, words: "Sequence[TimedWord]") -> Iterator[tuple[int
     """The words with their places in the text. Languages without spaces have words too."""
     place = 0
     for word in words:
-        own = word.word.strip()
-        found = text.find(own, place)
-        if own and found >= 0:
-            yield found, word
-            place = found + len(own)
+        spoken = word.word.strip()
+        start = text.find(spoken, place)
+        if spoken and start >= 0:
+            yield start, word
+            place = start + len(spoken)
 
 
 def _group_words(text: str, words: "Sequence[TimedWord]", borders: Sequence[int]) -> list[int]:
-    """Where the cues of a text end, as numbers of words: few cues of similar lengths that end where speakers pause.
+    """The ends of the cues of a text, as numbers of words: few cues of similar lengths that end at pauses.
 
     A cue costs 1, the square of its share of two full lines, and up to 0.5 for a break inside a clause. The sum is
     minimal. A word that is too long for a cue has one of its own.
@@ -157,12 +157,12 @@ def _fits(text: str) -> bool:
     return len(text) <= LINE or (first > 0 and len(text) - first - 1 <= LINE)
 
 
-def _wrapped(cue: Cue) -> str:
+def _wrap(cue: Cue) -> str:
     return "\n".join(wrap_text(cue.text))
 
 
 def wrap_text(text: str) -> list[str]:
-    """As few lines of at most 42 characters as possible, of similar lengths."""
+    """Wrap a text to as few lines of at most 42 characters as possible, of similar lengths."""
     count = len(textwrap.wrap(text, LINE, break_on_hyphens=False))
     narrow = max(-(-len(text) // count), *map(len, text.split()))
     for width in range(min(narrow, LINE), LINE):
@@ -177,6 +177,6 @@ def _arrows(text: str) -> str:
 
 def _time(milliseconds: int, point: str) -> str:
     """A time as 00:00:01.200; hours have two digits or more."""
-    seconds, rest = divmod(milliseconds, 1000)
+    seconds, remainder = divmod(milliseconds, 1000)
     minutes, seconds = divmod(seconds, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}{point}{rest:03d}"
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}{point}{remainder:03d}"

@@ -1,4 +1,4 @@
-"""What a predictor does and why: attribution, deletion curves, head reports and effects, logit lens, comparison.
+"""Measurements of predictors: attribution, deletion curves, head reports and effects, logit lens, comparison.
 
 Everything here reads predictors and returns numbers or pictures. Recording attention and drawing it belong to `look`;
 metrics of predictions to `metrics`.

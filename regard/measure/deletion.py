@@ -153,7 +153,7 @@ def _readings(predictor: AnyPredictor, files: DataFiles | None, count: int) -> I
         case ClassifyPredictor():
             texts = (text for text, *_ in text_items.data_split(predictor.run, "test", files))
         case MaskedPredictor():
-            texts = (_masked(text) for (text, *_) in open_lines(predictor.run, "test", files))
+            texts = (_mask_word(text) for (text, *_) in open_lines(predictor.run, "test", files))
         case Scorer():
             texts = (pair[0] for pair in predictor.data_split(predictor.run, "test", files))  # type: ignore[attr-defined]
         case _:
@@ -171,7 +171,7 @@ def _readings(predictor: AnyPredictor, files: DataFiles | None, count: int) -> I
             yield reading
 
 
-def _masked(text: str) -> str:
+def _mask_word(text: str) -> str:
     """The text with one random word masked."""
     words = text.split()
     if not words:

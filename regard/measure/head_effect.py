@@ -58,11 +58,11 @@ def measure_effect(
     gates = HeadGates(private.module)
     metric, score = _choose_metric(predictor, private.evaluate(data))
     heads = [head for site in gates.sites for head in site.heads]
-    effects, begun = [], time.monotonic()
+    effects, started = [], time.monotonic()
     for number, head in enumerate(heads, 1):
         drops = [_drop(private, gates, head, data, metric, score, replacement) for replacement in (None, means)]
         effects.append(HeadEffect(str(head), *drops))
-        remaining = (time.monotonic() - begun) / number * (len(heads) - number)
+        remaining = (time.monotonic() - started) / number * (len(heads) - number)
         progress(f"head {head} ({number} of {len(heads)}): {metric.name} {drops[0]:+.4f}, {remaining:.0f} s left")
     source = "the test data of the run" if data is None else str(data)
     return EffectReport(metric.name, metric.higher_is_better, score, source, tuple(effects))

@@ -50,7 +50,7 @@ def load(
     if len(names := split_paths(path)) > 1:
         return _load_ensemble(names, changes)
     source = find_model(names[0])
-    if source.kind == "run":
+    if source.format == "run":
         return load_run(change_settings(read_config(source.path), changes), source.path)
     from ..device import use_threads
 

@@ -30,7 +30,7 @@ def read_settings(start: str) -> JsonObject:
     It reads no weights; `Pretrained.complete` adds the settings that only the weights reveal.
     """
     source = find_model(start, f"start={start}")
-    if source.kind == "run":
+    if source.format == "run":
         config = read_run(source.path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
         groups |= {"pruned_heads": config["pruned_heads"]} if config.get("pruned_heads") else {}
@@ -74,7 +74,7 @@ class Pretrained:
         An example is a T5 head that is not tied.
         """
         run = self._with_suppressed(run)
-        if self.source.kind == "run":
+        if self.source.format == "run":
             return run
         file_settings, run_settings, loaded_settings = (
             dict(flatten({"model": config.model_dump(mode="json")}))

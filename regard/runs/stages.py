@@ -270,10 +270,10 @@ def _run_stage(planned: PlannedStage, settings: Mapping[str, Any], out: Path, re
         report,
     )
     with atomic_write(path) as draft, open(draft, "w", encoding="utf-8") as file:
-        pairs = zip(_every(texts), _every(targets), strict=True)
+        pairs = zip(_iterate(texts), _iterate(targets), strict=True)
         file.writelines(f"{format_pharaoh(links)}\n" for links in align(pairs))
     return 0
 
 
-def _every(lines: TextLines) -> Any:
+def _iterate(lines: TextLines) -> Any:
     return (lines[i] for i in range(len(lines)))

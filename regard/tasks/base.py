@@ -1,4 +1,4 @@
-"""Helpers shared by all tasks: open splits, report data facts, build the model."""
+"""Helpers of all tasks: open splits, report facts about data, build the model."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -45,7 +45,7 @@ class Split(Protocol):
         """A hash of the data."""
 
     def report(self) -> list[str]:
-        """What was left out, and why."""
+        """Facts about examples that were left out, with the reason."""
 
 
 class TrainingJob(ABC):
@@ -166,20 +166,20 @@ def open_lines(run: Run, split: str, files: DataFiles | None = None) -> Source:
 Processors = Mapping[str, Processor]  # by field
 
 
-def kept_tokenizer(processors: Processors, field: str = "text") -> Tokenizer | None:
+def find_tokenizer(processors: Processors, field: str = "text") -> Tokenizer | None:
     """The saved tokenizer of a field, else of the text or the source; None if there is none."""
     texts = (processors.get(name) for name in (field, "text", "source"))
     return next((text.tokenizer for text in texts if isinstance(text, TextProcessor)), None)
 
 
-def restored_tokenizer(processors: Processors, field: str = "text") -> Tokenizer:
+def require_tokenizer(processors: Processors, field: str = "text") -> Tokenizer:
     """The tokenizer of a run; it is an error if run.json does not list it."""
     if not isinstance(processor := processors.get(field), TextProcessor):
         raise UserError(f"run.json lists no text processor for the field {field!r}; restore it, or train the run again")
     return processor.tokenizer
 
 
-def kept_labels(processors: Processors, field: str) -> LabelSet | None:
+def find_labels(processors: Processors, field: str) -> LabelSet | None:
     """The saved label set of a field; None if there is none."""
     processor = processors.get(field)
     return processor.labels if isinstance(processor, LabelProcessor | TagProcessor) else None

@@ -90,8 +90,10 @@ def missing_phrase(phrase: str) -> Notice:
 
 def short_memory(tokens: int, memory: int) -> Notice:
     """The notice for a prompt that is longer than the memory of the model."""
-    rest = f"has {tokens:,} tokens; the model remembers the last {memory:,} (model.memory)"
-    return Notice(f"the prompt {rest}", lambda count, total: f"a prompt {rest}", topic="short memory", size=tokens)
+    predicate = f"has {tokens:,} tokens; the model remembers the last {memory:,} (model.memory)"
+    return Notice(
+        f"the prompt {predicate}", lambda count, total: f"a prompt {predicate}", topic="short memory", size=tokens
+    )
 
 
 def full_context(texts: int, context: int | None) -> Notice:

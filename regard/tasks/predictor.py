@@ -186,13 +186,13 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         raise UserError("these runs predict no texts or labels, so there is nothing to compare; compare their metrics")
 
     def column_rule(self, required: int = 1) -> ColumnRule:
-        """How the columns of a table are chosen; the first `required` roles must be there."""
+        """The rule that chooses the columns of a table; the first `required` roles must be there."""
         data = self.run.data
         columns, header = getattr(data, "columns", ()), getattr(data, "header", "auto")
         return ColumnRule(self.roles, columns, header, getattr(data, "names", ()), required)
 
     def input_rule(self) -> ColumnRule:
-        """How the column of a table that `predict` reads is chosen."""
+        """The rule that chooses the column of a table for `predict`."""
         return self.column_rule()
 
     def items(self, lines: Iterable[str]) -> Iterator[str]:
@@ -243,7 +243,7 @@ class FileItems(Protocol):
         """The items in a file, a folder, an archive or a table of paths, each with its name."""
 
     def format_line(self, name: str, request: Any, result: Any) -> str:
-        """What the command line prints for an item without --json."""
+        """The line that the command line prints for an item without --json."""
 
 
 @runtime_checkable

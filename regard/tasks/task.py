@@ -65,7 +65,7 @@ TEXT: frozenset[TensorKind] = frozenset({"tokens"})
 
 
 def spec_of(name: str) -> ModelSpec:
-    """What the family reads and writes."""
+    """The ModelSpec of a family: what it reads and writes."""
     return family(name).SPEC
 
 

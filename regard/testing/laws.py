@@ -50,7 +50,7 @@ def batch_invariance(subject: Subject) -> None:
     examples = subject.sample(9, 4, 6)
     together, refilled = subject.batch(examples), subject.batch(examples, fill=7)
     for row, example in enumerate(examples):
-        require_close(together[row], subject.alone(example, row), "the output of a row depends on the other rows")
+        require_close(together[row], subject.read_alone(example, row), "the output of a row depends on the other rows")
         require_close(together[row], refilled[row], "the output of a row depends on its padding")
 
 
@@ -99,7 +99,7 @@ def packing(subject: Subject) -> None:
     """Several examples in one row give the outputs of separate rows, or packed rows are refused."""
     examples = subject.sample(6, 3, 8)
     try:
-        packed_outputs = subject.packed(examples)
+        packed_outputs = subject.read_packed(examples)
     except ValueError as error:
         assert "cannot pack" in str(error), f"a packed row fails: {error}"
         return

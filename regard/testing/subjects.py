@@ -57,7 +57,7 @@ class Subject(ABC):
         """Read the examples together; padding holds `fill`."""
         return self.read(self.probe.batch(examples, fill))
 
-    def alone(self, example: Array, row: int) -> Tensor:
+    def read_alone(self, example: Array, row: int) -> Tensor:
         """The output of one example, read alone; `row` is its row in the batch."""
         return self.batch([example])[0]
 
@@ -65,7 +65,7 @@ class Subject(ABC):
         """The shape of the output of one row."""
         return len(example), self.size
 
-    def packed(self, examples: Sequence[Array]) -> Rows:
+    def read_packed(self, examples: Sequence[Array]) -> Rows:
         """Read the examples from one packed row."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class TokenOutputs(EncoderSubject):
     def read(self, inputs: Inputs) -> Rows:
         return split_rows(self.logits(inputs), inputs)
 
-    def packed(self, examples: Sequence[Array]) -> Rows:
+    def read_packed(self, examples: Sequence[Array]) -> Rows:
         return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(example) for example in examples]))
 
 
@@ -201,7 +201,7 @@ class NextToken(Writer):
     def read(self, inputs: Inputs) -> Rows:
         return split_rows(self.logits(inputs), inputs)
 
-    def packed(self, examples: Sequence[Array]) -> Rows:
+    def read_packed(self, examples: Sequence[Array]) -> Rows:
         return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(example) for example in examples]))
 
     def key_valid(self, inputs: Inputs) -> Tensor | None:
@@ -236,7 +236,7 @@ class TargetTokens(Writer):
     def read(self, inputs: Inputs) -> Rows:
         return list(self.logits(inputs, Inputs("tokens", self.target[: len(inputs)])))
 
-    def alone(self, example: Array, row: int) -> Tensor:
+    def read_alone(self, example: Array, row: int) -> Tensor:
         return self.logits(self.probe.batch([example]), Inputs("tokens", self.target[row : row + 1]))[0]
 
     def output_shape(self, example: Array) -> tuple[int, ...]:
@@ -245,7 +245,7 @@ class TargetTokens(Writer):
     def key_valid(self, inputs: Inputs) -> Tensor | None:
         return self.model.encode(inputs).valid
 
-    def packed(self, examples: Sequence[Array]) -> Rows:
+    def read_packed(self, examples: Sequence[Array]) -> Rows:
         target = pack_tokens(list(self.target[: len(examples)].numpy()))
         return list(torch.split(self.logits(self.probe.pack(examples), target)[0], self.target.size(1)))
 
@@ -271,7 +271,7 @@ class ParallelTokens(EncoderSubject):
     def read(self, inputs: Inputs) -> Rows:
         return split_rows(self.logits(inputs), inputs)
 
-    def packed(self, examples: Sequence[Array]) -> Rows:
+    def read_packed(self, examples: Sequence[Array]) -> Rows:
         return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(example) for example in examples]))
 
 

@@ -33,7 +33,7 @@ def test_law(law, case):
 
 def refuses_packed_rows(subject) -> bool:
     try:
-        subject.packed(subject.sample(6, 3, 8))
+        subject.read_packed(subject.sample(6, 3, 8))
     except ValueError as error:
         assert "cannot pack" in str(error)
         return True

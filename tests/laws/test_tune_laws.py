@@ -272,9 +272,9 @@ def check_recorded_attention_excludes_virtual_tokens(subject, plain):
 def check_packed_equals_separate(subject, method):
     if method == "prompt" and hasattr(subject.module, "encode"):
         with pytest.raises(ValueError, match="a prompt precedes one text and packed rows hold several"):
-            subject.packed(subject.sample(6, 3, 8))
+            subject.read_packed(subject.sample(6, 3, 8))
     else:
-        subject.packed(subject.sample(6, 3, 8))  # is not refused
+        subject.read_packed(subject.sample(6, 3, 8))  # is not refused
         LAWS["packing"](subject)
 
 

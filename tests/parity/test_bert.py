@@ -271,7 +271,7 @@ def test_check_detects_a_wrong_export(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         bert_export.check(ours, tmp_path / "a", "fp32")
     monkeypatch.undo()
-    monkeypatch.setattr(bert_export, "around", lambda text: None)
+    monkeypatch.setattr(bert_export, "text_template", lambda text: None)
     bert_export.write(ours, tmp_path / "b", "fp32")
     with pytest.raises(RuntimeError, match="does not put START and END around a text"):
         bert_export.check(ours, tmp_path / "b", "fp32")

@@ -27,8 +27,8 @@ from regard.formats.huggingface.config_table import (
     Limit,
     Only,
     choice,
-    get,
-    put,
+    get_path,
+    set_path,
 )
 
 
@@ -49,7 +49,7 @@ class Case:
         """A Config with settings by dotted path."""
         values: dict[str, Any] = {"vocab": 60}
         for path, value in (self.ours | changes).items():
-            put(values, path, value)
+            set_path(values, path, value)
         self.repair(values)
         return self.config.model_validate(values)
 
@@ -59,7 +59,7 @@ class Case:
         for group, value in self.sizes[name].items():
             values[group] = dict(value) if isinstance(value, Mapping) else value
         for path, value in self.ours.items():
-            put(values, path, value)
+            set_path(values, path, value)
         return self.config.model_validate(values)
 
     def reimport(self, c: Any) -> Any:
@@ -210,9 +210,9 @@ def assert_restored(case: Case, c: Any) -> None:
     values, back = c.model_dump(), case.reimport(c)
     for row in case.table.rows:
         if isinstance(row, Fixed) and row.expected is None:
-            put(values, row.ours, row.value)
+            set_path(values, row.ours, row.value)
         elif isinstance(row, Field) and row.write is None:
-            put(values, row.ours, get(back, row.ours))
+            set_path(values, row.ours, get_path(back, row.ours))
     assert back == case.config.model_validate(values)
     assert case.table.write(back) == case.table.write(c)
 
@@ -303,6 +303,6 @@ def test_rows() -> None:
 
 def test_paths() -> None:
     c = bert_family.Config()
-    assert get(c, "attention.dropout") == 0.1 and get(c, "attention.radius", 5) == 5
+    assert get_path(c, "attention.dropout") == 0.1 and get_path(c, "attention.radius", 5) == 5
     with pytest.raises(AttributeError):
-        get(c, "attention.radius")
+        get_path(c, "attention.radius")

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from regard.formats.huggingface.weight_names import prefixed
+from regard.formats.huggingface.weight_names import add_prefixes
 from regard.parts import FeedForward, Layer, LearnedPositions, Mask, Residual, Stack, slots
 
 
@@ -63,7 +63,7 @@ NAMES = {
     "positions.table": "embeddings.position_embeddings",
     "norm": "embeddings.LayerNorm",
     "pool": "pooler.dense",
-} | prefixed("stack.layers.*", "encoder.layer.*", LAYER)
+} | add_prefixes("stack.layers.*", "encoder.layer.*", LAYER)
 
 GLOBAL = {
     "near.query": "query",
@@ -73,4 +73,4 @@ GLOBAL = {
     "wide.key": "key_global",
     "wide.value": "value_global",
 }
-LONGFORMER = NAMES | prefixed("stack.layers.*.attention", "encoder.layer.*.attention.self", GLOBAL)
+LONGFORMER = NAMES | add_prefixes("stack.layers.*.attention", "encoder.layer.*.attention.self", GLOBAL)

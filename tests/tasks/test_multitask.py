@@ -131,9 +131,14 @@ def test_items_are_told_apart_by_a_rule(tmp_path):
     from PIL import Image
 
     assert as_item("a sentence.") == Item("text", "a sentence.")
-    assert as_item("a.png").kind == as_item(tmp_path / "a.JPG").kind == as_item(Image.new("L", (2, 2))).kind == "image"
-    assert as_item("b.wav").kind == as_item(SOUND).kind == as_item(np.zeros(9)).kind == "audio"
-    assert as_item(np.zeros((4, 4))).kind == "image" and as_item({"text": "a.png"}) == Item("text", "a.png")
+    assert (
+        as_item("a.png").modality
+        == as_item(tmp_path / "a.JPG").modality
+        == as_item(Image.new("L", (2, 2))).modality
+        == "image"
+    )
+    assert as_item("b.wav").modality == as_item(SOUND).modality == as_item(np.zeros(9)).modality == "audio"
+    assert as_item(np.zeros((4, 4))).modality == "image" and as_item({"text": "a.png"}) == Item("text", "a.png")
     assert is_single(SOUND) and is_single({"text": "a"}) and not is_single(["a"]) and not is_single(("a", "b"))
     for wrong, message in (
         (tmp_path / "a.doc", "neither an image nor"),

@@ -21,7 +21,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .sentence_transformers import apply_sentence_settings, read_modules
 from .vocabularies import load_wordpiece
-from .weight_names import WeightRule, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -39,7 +39,7 @@ ARCHITECTURES = {
     "BertForTokenClassification": "tag",
     "BertForNextSentencePrediction": "none",
     "BertForPreTraining": "words",
-}  # to our heads; the tensors tell whether there is a pooler or a next-sentence head
+}  # to our heads; the tensors show if there is a pooler or a next-sentence head
 NEXT_SENTENCE = {"none": "BertForNextSentencePrediction", "words": "BertForPreTraining"}  # by head
 LABELED = ("class", "tag")  # heads with labels
 
@@ -73,10 +73,10 @@ PROBLEM_TYPES = {
 
 def read_problem_type(theirs: JsonMapping) -> JsonObject:
     """Settings from `problem_type`."""
-    kind = theirs.get("problem_type")
-    if kind is not None and kind not in PROBLEM_TYPES:
-        raise ValueError(f"problem_type is {kind!r}; expected one of {', '.join(PROBLEM_TYPES)}")
-    if kind == "regression" and (count := len(label_names(theirs))) > 1:
+    problem = theirs.get("problem_type")
+    if problem is not None and problem not in PROBLEM_TYPES:
+        raise ValueError(f"problem_type is {problem!r}; expected one of {', '.join(PROBLEM_TYPES)}")
+    if problem == "regression" and (count := len(label_names(theirs))) > 1:
         raise ValueError(f"problem_type is 'regression' with {count} labels; regard reads regressors of one number")
     return {}
 
@@ -92,7 +92,7 @@ def problem_type(config: JsonMapping, c: bert.EncoderConfig) -> str:
 
 
 def encoder_rows(activation: str = "gelu") -> tuple[Row, ...]:
-    """What BERT, Longformer and BigBird share; `activation` is their default for `hidden_act`."""
+    """The rows that BERT, Longformer and BigBird share; `activation` is their default for `hidden_act`."""
     return (
         Joint(read_problem_type, write_problem_type),
         Field("vocab", "vocab_size"),
@@ -132,15 +132,15 @@ CONFIG = ConfigTable(
 
 def label_names(theirs: JsonMapping) -> list[str]:
     """The labels of id2label in order; LABEL_0, LABEL_1, … where config.json names none."""
-    known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
-    names = [str(known[number]) for number in sorted(known, key=int)]
+    labels = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
+    names = [str(labels[number]) for number in sorted(labels, key=int)]
     if len(set(names)) < len(names):
         raise ValueError(f"id2label has one name for two labels ({', '.join(names[:6])}); expected a name for each")
     return names
 
 
 def head_settings(theirs: JsonMapping, tensors: Collection[str], head: str, pooler: str) -> JsonObject:
-    """What config.json does not say: the number of labels, and which heads the tensors show. `pooler` is its module."""
+    """Settings that config.json lacks: the number of labels, and the heads among the tensors. `pooler` is a module."""
     return {
         "size": "huggingface",
         "labels": len(label_names(theirs)) if head in LABELED else 0,
@@ -171,7 +171,7 @@ def names(c: bert.EncoderConfig) -> dict[str, str | WeightRule]:
         "feed_residual.norm": "output.LayerNorm",
     }
     table = "embeddings.word_embeddings.weight"
-    return prefixed("encoder.layers.*", "encoder.layer.*", layer) | {
+    return add_prefixes("encoder.layers.*", "encoder.layer.*", layer) | {
         "embed.weight": table,
         "kinds": "embeddings.token_type_embeddings",
         "encoder.positions.table": "embeddings.position_embeddings",
@@ -194,11 +194,11 @@ def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
         "classifier": bool(c.labels),
     }
     bias = [] if c.tied else [r"cls\.predictions\.bias"]  # an untied decoder has its own
-    return (r"embeddings\.position_ids", *bias, *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))
+    return (r"embeddings\.position_ids", *bias, *(rf"{name}\..*" for name, has_head in heads.items() if not has_head))
 
 
 def modern_name(name: str) -> str:
-    """Without the prefix of models with a head; norms named as since 2019."""
+    """The name without the prefix of models with a head, with norms named as since 2019."""
     return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name.removeprefix("bert.")))
 
 
@@ -256,5 +256,5 @@ def encoder_folder(
     check_vocabulary(path, tokenizer.backend.get_vocab().values(), ours.vocab)
     check_control_ids(path, config, ours.vocab)
     labels = tuple(label_names(config)) if ours.labels else ()
-    kind = problem_type(config, ours)
-    return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens, problem_type=kind)
+    problem = problem_type(config, ours)
+    return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens, problem_type=problem)

@@ -28,7 +28,7 @@ unsupported = CONFIG.unsupported
 
 
 class EncoderSource(Protocol):
-    """What an export reads of an encoder's predictor; one with a head for labels has `labels` besides."""
+    """The parts of an encoder's predictor that an export reads; with a head for labels it also has `labels`."""
 
     @property
     def run(self) -> Run: ...
@@ -57,7 +57,7 @@ def write_encoder(
     write_json(draft / "config.json", {**config, **label_maps(predictor)})
     (draft / "model.safetensors").write_bytes(save(dict(tensors), {"format": "pt"}))
     backend = portable_tokenizer(predictor.tokenizer)
-    backend.post_processor = around(predictor.tokenizer)
+    backend.post_processor = text_template(predictor.tokenizer)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     about = tokenizer_config(c, predictor.tokenizer) | {"model_input_names": list(inputs)}
     write_json(draft / "tokenizer_config.json", about)
@@ -89,22 +89,22 @@ def label_maps(predictor: EncoderSource) -> JsonObject:
 
 def tensors(model: bert.Model, c: bert.Config) -> dict[str, Tensor]:
     """The weights under the names that `save_pretrained` would write, without heads that the class does not have."""
-    theirs, kind = export_weights(model, names(c)), architecture(c)
+    theirs, class_name = export_weights(model, names(c)), architecture(c)
     if c.tied:
         theirs.pop("cls.predictions.decoder.weight", None)
-    if kind in ("BertForMaskedLM", "BertForTokenClassification"):
+    if class_name in ("BertForMaskedLM", "BertForTokenClassification"):
         theirs = {name: tensor for name, tensor in theirs.items() if not name.startswith("pooler.")}
-    if "Classification" in kind:
+    if "Classification" in class_name:
         theirs = {name: tensor for name, tensor in theirs.items() if not name.startswith("cls.")}
     heads = ("cls.", "classifier.")
-    prefix = "" if kind == "BertModel" else "bert."
+    prefix = "" if class_name == "BertModel" else "bert."
     return {
         name if name.startswith(heads) else prefix + name: tensor.detach().clone().contiguous()
         for name, tensor in theirs.items()
     }
 
 
-def around(text: TrainedTokenizer) -> processors.TemplateProcessing:
+def text_template(text: TrainedTokenizer) -> processors.TemplateProcessing:
     """The post-processor that puts START and END around a text or a pair of texts."""
     start, end = SPECIALS[START], SPECIALS[END]
     return processors.TemplateProcessing(
@@ -167,10 +167,10 @@ class EncoderSample:
         rows = [torch.randint(text.size, (1 + i % longest,), generator=draw).tolist() for i in range(SAMPLE_COUNT)]
         self.texts = text.decode(rows)
         ids = [ids[:longest] for ids in text.encode(self.texts)]
-        most = max(map(len, ids)) + 2
-        padded = [[text.start, *row, text.end] + [text.pad] * (most - 2 - len(row)) for row in ids]
+        width = max(map(len, ids)) + 2
+        padded = [[text.start, *row, text.end] + [text.pad] * (width - 2 - len(row)) for row in ids]
         self.tokens = torch.tensor(padded)
-        self.valid = torch.arange(most) < torch.tensor([[len(row) + 2] for row in ids])
+        self.valid = torch.arange(width) < torch.tensor([[len(row) + 2] for row in ids])
         self.expected = self.outputs(predictor.model)
 
     @torch.no_grad()
@@ -184,14 +184,14 @@ class EncoderSample:
             return [model.logits(encoded.states)[self.valid], *next_sentence]
         return next_sentence or [encoded.states[self.valid]]
 
-    def compare(self, who: str, outputs: list[Tensor]) -> float:
+    def compare(self, reader: str, outputs: list[Tensor]) -> float:
         pairs = zip(outputs, self.expected, strict=True)
-        return max(check_close(f"{who} gives logits", one, other) for one, other in pairs)
+        return max(check_close(f"{reader} gives logits", actual, expected) for actual, expected in pairs)
 
-    def compare_tokens(self, who: str, ids: list[list[int]]) -> None:
-        for text, one, other in zip(self.texts, ids, self.tokenizer.encode(self.texts), strict=True):
-            if one != other:
-                raise export_error(f"{who} gives other tokens for {text!r}: {one} and not {other}")
+    def compare_tokens(self, reader: str, ids: list[list[int]]) -> None:
+        for text, actual, expected in zip(self.texts, ids, self.tokenizer.encode(self.texts), strict=True):
+            if actual != expected:
+                raise export_error(f"{reader} gives other tokens for {text!r}: {actual} and not {expected}")
 
 
 @torch.no_grad()

@@ -40,11 +40,11 @@ def architecture(c: bigbird.Config) -> str:
 
 def read_attention(theirs: JsonMapping) -> JsonObject:
     """The attention slot from their keys."""
-    kind = present(theirs, "attention_type", "block_sparse")
-    if kind == "original_full":
+    attention = present(theirs, "attention_type", "block_sparse")
+    if attention == "original_full":
         return {"attention.kind": "dense"}
-    if kind != "block_sparse":
-        raise ValueError(f"attention_type is {kind!r}; expected 'block_sparse' or 'original_full'")
+    if attention != "block_sparse":
+        raise ValueError(f"attention_type is {attention!r}; expected 'block_sparse' or 'original_full'")
     return {
         "attention.kind": "blocks",
         "attention.size": present(theirs, "block_size", 64),

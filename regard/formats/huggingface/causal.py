@@ -62,7 +62,7 @@ def tokenizer(path: Path, config: JsonMapping) -> FolderTokenizer:
     end = token_id("eos")
     if end is None:
         raise UserError(f"{path} does not name the token that ends a text; set eos_token in tokenizer_config.json")
-    pad, start, unk = (end if (own := token_id(role)) is None else own for role in ("pad", "bos", "unk"))
+    pad, start, unk = (end if (number := token_id(role)) is None else number for role in ("pad", "bos", "unk"))
     return FolderTokenizer(backend, pad, start, end, unk)
 
 
@@ -134,8 +134,8 @@ def decode_entry(decode: LanguageDecode) -> JsonObject:
     """The `regard` entry that `saved_decode` reads. Limits and rules are read from generation_config.json."""
     limits = {"max_tokens", "max_length", "min_tokens", "min_length"}
     values = decode.model_dump(mode="json", exclude={"batch", "eos_token_id", *limits, *RULES})
-    own = {key: value for key, value in generation_settings(decode).items() if key not in RULES}
-    return {"regard": {"format": FORMAT, "decode": values, "generation": own}}
+    generation = {key: value for key, value in generation_settings(decode).items() if key not in RULES}
+    return {"regard": {"format": FORMAT, "decode": values, "generation": generation}}
 
 
 def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject | None:

@@ -97,7 +97,7 @@ def _compare_transformers(sample: CausalSample, draft: Path, hf: Any, count: Mat
     logits = model(tokens, attention_mask=valid.long()).logits[valid]
     end = sample.tokenizer.end
     plain = hf.GenerationConfig(max_new_tokens=STEPS, eos_token_id=end, pad_token_id=sample.tokenizer.pad)  # greedy
-    model.generation_config = hf.GenerationConfig()  # what a model prefers is not what is compared
+    model.generation_config = hf.GenerationConfig()  # the preferences of a model are not compared
     output = model.generate(left_tokens, attention_mask=left_valid.long(), generation_config=plain)
     rows = [row[: row.index(end)] if end in row else row for row in output[:, left_tokens.size(1) :].tolist()]
     ids = tokenizer(sample.texts).input_ids

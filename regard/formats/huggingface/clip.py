@@ -19,7 +19,7 @@ from .config_table import ConfigTable, Field, Fixed, Limit, Row, choice
 from .control_ids import check_vocabulary
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings
-from .weight_names import WeightRule, load_weights, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.contrastive.task import ContrastivePredictor
@@ -41,7 +41,7 @@ SCALE = "logit_scale"
 
 
 def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
-    """The rows of one tower; the numbers are what absent keys mean."""
+    """The rows of one tower; the numbers are the defaults of absent keys."""
     return (
         Field(f"{ours}.width", "hidden_size", width),
         Field(f"{ours}.heads", "num_attention_heads", heads),
@@ -116,11 +116,11 @@ def names(c: clip.Config) -> dict[str, str | WeightRule]:
         "source.positions.table": POSITIONS,
         "source.norm": f"{vision}.pre_layrnorm",
         "source.encoder.norm": f"{vision}.post_layernorm",
-        **prefixed("source.encoder.layers.*", f"{vision}.encoder.layers.*", LAYER),
+        **add_prefixes("source.encoder.layers.*", f"{vision}.encoder.layers.*", LAYER),
         "text.embed": f"{text}.embeddings.token_embedding",
         "text.encoder.positions.table": f"{text}.embeddings.position_embedding",
         "text.encoder.norm": f"{text}.final_layer_norm",
-        **prefixed("text.encoder.layers.*", f"{text}.encoder.layers.*", LAYER),
+        **add_prefixes("text.encoder.layers.*", f"{text}.encoder.layers.*", LAYER),
     }
 
 

@@ -60,7 +60,7 @@ def write(predictor: "ContrastivePredictor", draft: Path, precision: str) -> Non
     }
     theirs[SCALE], theirs[POSITIONS] = theirs[SCALE].reshape(()), theirs[POSITIONS][0]
     table = "text_model.embeddings.token_embedding.weight"
-    theirs[table] = theirs[table][reordered(ids, len(theirs[table]))]
+    theirs[table] = theirs[table][table_order(ids, len(theirs[table]))]
     (draft / "model.safetensors").write_bytes(
         save({name: tensor.clone().contiguous() for name, tensor in theirs.items()}, {"format": "pt"})
     )
@@ -73,13 +73,13 @@ def config(c: clip.Config, ids: dict[int, int], tokenizer: Tokenizer) -> JsonObj
     """The config.json of a model; `ids` maps the token ids that change to those of the folder."""
     control = {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
     control = {key: ids.get(number, number) for key, number in control.items()}
-    whole = WHOLE.write(c)
+    shared = WHOLE.write(c)
     return {
         "architectures": ["CLIPModel"],
         "model_type": "clip",
-        **whole,
-        "text_config": {"model_type": "clip_text_model", **TEXT.write(c), **whole, **control},
-        "vision_config": {"model_type": "clip_vision_model", **VISION.write(c), **whole},
+        **shared,
+        "text_config": {"model_type": "clip_text_model", **TEXT.write(c), **shared, **control},
+        "vision_config": {"model_type": "clip_vision_model", **VISION.write(c), **shared},
         "dtype": "float32",
     }
 
@@ -95,7 +95,7 @@ def exported_ids(tokenizer: Tokenizer) -> dict[int, int]:
     return {tokenizer.end: tokenizer.unk, tokenizer.unk: tokenizer.end}
 
 
-def reordered(ids: dict[int, int], size: int) -> Tensor:
+def table_order(ids: dict[int, int], size: int) -> Tensor:
     """For every row of the exported table, the row of ours."""
     return torch.tensor([ids.get(number, number) for number in range(size)])  # a swap is its own inverse
 
@@ -107,7 +107,7 @@ def write_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dic
         start, end = control["bos_token"], control["eos_token"]
     else:
         assert isinstance(tokenizer, TrainedTokenizer)
-        backend = renumbered(portable_tokenizer(tokenizer, add_end=False), ids)
+        backend = renumber_tokens(portable_tokenizer(tokenizer, add_end=False), ids)
         roles = zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIALS, strict=True)
         start, end, control = SPECIALS[START], SPECIALS[END], dict(roles)
     numbers = [(name, backend.token_to_id(name)) for name in dict.fromkeys((start, end))]
@@ -124,7 +124,7 @@ def write_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dic
     write_json(draft / "tokenizer_config.json", about)
 
 
-def renumbered(backend: Backend, ids: dict[int, int]) -> Backend:
+def renumber_tokens(backend: Backend, ids: dict[int, int]) -> Backend:
     """The tokenizer with END and UNK in each other's place."""
     if not ids:
         return backend
@@ -154,24 +154,24 @@ def check(predictor: "ContrastivePredictor", draft: Path, precision: str) -> str
     pixels = torch.rand(2, image.channels, image.image, image.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
     texts, ids = sample_texts(predictor.tokenizer, predictor.text_side.room), exported_ids(predictor.tokenizer)
     rows = predictor.text_side.encode_all(texts)
-    wanted = model(Inputs("pixels", pixels), predictor.text_side.collate(rows))
+    reference = model(Inputs("pixels", pixels), predictor.text_side.collate(rows))
     folder = read(draft, read_json(draft / "config.json"))
     side = type(predictor.text_side)(folder.tokenizer, predictor.text_side.room)
     expected = [[ids.get(number, number) for number in row.tolist()] for row in rows]
-    found = side.encode_all(texts)
-    compare_tokens("the folder", texts, [row.tolist() for row in found], expected)
-    again = folder.model(Inputs("pixels", pixels), side.collate(found))
-    difference = check_close("the folder gives scores", again, wanted)
+    folder_rows = side.encode_all(texts)
+    compare_tokens("the folder", texts, [row.tolist() for row in folder_rows], expected)
+    folder_scores = folder.model(Inputs("pixels", pixels), side.collate(folder_rows))
+    difference = check_close("the folder gives scores", folder_scores, reference)
     readers = ["regard"]
     if find_spec("transformers") is not None:
         hf: Any = import_module("transformers")
         with quiet(hf):
             theirs = hf.CLIPModel.from_pretrained(draft).eval()
             tokens = hf.AutoTokenizer.from_pretrained(draft)(texts, return_tensors="pt", padding=True)
-        shown = zip(tokens["input_ids"].tolist(), tokens["attention_mask"].sum(1).tolist(), strict=True)
-        compare_tokens("transformers", texts, [row[:length] for row, length in shown], expected)
+        lengths = zip(tokens["input_ids"].tolist(), tokens["attention_mask"].sum(1).tolist(), strict=True)
+        compare_tokens("transformers", texts, [row[:length] for row, length in lengths], expected)
         scores = theirs(pixel_values=pixels, **tokens).logits_per_image
-        difference = max(difference, check_close("transformers gives scores", scores, wanted))
+        difference = max(difference, check_close("transformers gives scores", scores, reference))
         readers.append(f"transformers {hf.__version__}")
     return f"{len(texts)} texts with {' and '.join(readers)}: tokens equal, scores apart by {difference:.1g} (relative)"
 
@@ -182,12 +182,12 @@ def sample_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
     longest = min(longest, 9)
     rows = [torch.randint(tokenizer.size, (1 + i % longest,), generator=draw).tolist() for i in range(4 * SAMPLES)]
     texts = [text for text in tokenizer.decode(rows) if text.strip()]
-    known = [text for text, ids in zip(texts, tokenizer.encode(texts), strict=True) if 0 < len(ids) <= longest]
-    return [text for text in known if tokenizer.end not in tokenizer.encode([text])[0]][:SAMPLES]
+    short = [text for text, ids in zip(texts, tokenizer.encode(texts), strict=True) if 0 < len(ids) <= longest]
+    return [text for text in short if tokenizer.end not in tokenizer.encode([text])[0]][:SAMPLES]
 
 
-def compare_tokens(who: str, texts: list[str], found: list[list[int]], wanted: list[list[int]]) -> None:
-    """Raise an error for the first text whose tokens differ from the wanted ones."""
-    for text, one, other in zip(texts, found, wanted, strict=True):
-        if one != other:
-            raise export_error(f"{who} gives other tokens for {text!r}: {one} and not {other}")
+def compare_tokens(reader: str, texts: list[str], actual: list[list[int]], expected: list[list[int]]) -> None:
+    """Raise an error for the first text whose tokens differ from the expected ones."""
+    for text, actual_ids, expected_ids in zip(texts, actual, expected, strict=True):
+        if actual_ids != expected_ids:
+            raise export_error(f"{reader} gives other tokens for {text!r}: {actual_ids} and not {expected_ids}")

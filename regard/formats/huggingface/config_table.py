@@ -1,7 +1,7 @@
 """One two-way table between a Hugging Face config.json and the Config of one of our families.
 
-The same rows import a folder (`read`), export a run (`write`) and refuse what the other side cannot represent. A field
-of ours is named by its dotted path below `model`, such as `attention.dropout`.
+The same rows import a folder (`read`), export a run (`write`) and refuse what the other format cannot represent. A
+field of ours is named by its dotted path below `model`, such as `attention.dropout`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,14 @@ REQUIRED: Any = object()  # the default of a key that every config.json of this 
 _ABSENT: Any = object()
 
 
-def unchanged(value: Any) -> Any:
+def identity(value: Any) -> Any:
     """The value itself."""
     return value
 
 
 @dataclass(frozen=True)
 class Field:
-    """A setting that both sides have. `default` is what an absent key means; a converter may raise ValueError.
+    """A setting that both formats have. `default` is the value of an absent key; a converter may raise ValueError.
 
     With `write=None` the setting is only read: their key belongs to another Field and the outputs do not depend on it.
     """
@@ -29,13 +29,13 @@ class Field:
     ours: str
     theirs: str
     default: Any = REQUIRED
-    read: Callable[[Any], Any] = unchanged
-    write: Callable[[Any], Any] | None = unchanged
+    read: Callable[[Any], Any] = identity
+    write: Callable[[Any], Any] | None = identity
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A setting of ours that has one value on their side: set on import, refused on export if it differs."""
+    """A setting of ours that has one value in their format: set on import, refused on export if it differs."""
 
     ours: str
     value: Any
@@ -87,12 +87,12 @@ class ConfigTable:
                 if (value := theirs.get(row.theirs, row.value)) not in (row.value, None):
                     raise ValueError(f"{row.theirs} is {json_text(value)}; {row.reason}")
             elif isinstance(row, Fixed):
-                put(ours, row.ours, row.value)
+                set_path(ours, row.ours, row.value)
             elif isinstance(row, Joint):
                 for path, value in row.read(theirs).items():
-                    put(ours, path, value)
+                    set_path(ours, path, value)
             elif isinstance(row, Field):
-                put(ours, row.ours, row.read(present(theirs, row.theirs, row.default)))
+                set_path(ours, row.ours, row.read(present(theirs, row.theirs, row.default)))
         return ours
 
     def write(self, c: Any) -> JsonObject:
@@ -100,7 +100,7 @@ class ConfigTable:
         theirs: JsonObject = {}
         for row in self.rows:
             if isinstance(row, Field) and row.write is not None:
-                theirs[row.theirs] = row.write(get(c, row.ours))
+                theirs[row.theirs] = row.write(get_path(c, row.ours))
             elif isinstance(row, Joint):
                 theirs |= row.write(c)
             elif isinstance(row, Only) and row.written:
@@ -112,7 +112,7 @@ class ConfigTable:
         refusals = []
         for row in self.rows:
             if isinstance(row, Fixed) and row.expected is not None:
-                if (value := get(c, row.ours, row.value)) != row.value:
+                if (value := get_path(c, row.ours, row.value)) != row.value:
                     text = str(value).lower() if isinstance(value, bool) else value
                     refusals.append(f"model.{row.ours}={text} ({row.expected})")
             elif isinstance(row, Limit) and (refusal := row.unsupported(c)):
@@ -145,7 +145,7 @@ def json_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def put(values: JsonObject, path: str, value: Any) -> None:
+def set_path(values: JsonObject, path: str, value: Any) -> None:
     """Set a value by its dotted path in nested dicts."""
     *groups, name = path.split(".")
     for group in groups:
@@ -153,7 +153,7 @@ def put(values: JsonObject, path: str, value: Any) -> None:
     values[name] = value
 
 
-def get(c: Any, path: str, default: Any = _ABSENT) -> Any:
+def get_path(c: Any, path: str, default: Any = _ABSENT) -> Any:
     """A field of a Config by its dotted path; `default` where a slot of another kind does not have it."""
     for name in path.split("."):
         c = getattr(c, name, default) if default is not _ABSENT else getattr(c, name)

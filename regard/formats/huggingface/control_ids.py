@@ -24,21 +24,21 @@ def check_control_ids(
     files = {"config.json": config, GENERATION_FILE: read_optional_json(path / GENERATION_FILE)}
     for file, values in files.items():
         for key in keys:
-            wrong = [each for each in _numbers(values.get(key)) if not _is_id(each, vocab)]
+            wrong = [number for number in _numbers(values.get(key)) if not _is_id(number, vocab)]
             if not wrong or (key, wrong) == ("pad_token_id", [NO_PAD]):
                 continue
-            what = f"{path / file}: {key} is {wrong[0]!r} and the vocabulary has {vocab} entries (vocab_size)"
+            problem = f"{path / file}: {key} is {wrong[0]!r} and the vocabulary has {vocab} entries (vocab_size)"
             role = key.removesuffix("_token_id")
             if role not in named:
-                raise UserError(f"{what}; expected a number from 0 to {vocab - 1}, correct it or remove the key")
-            warnings.warn(f"{what}; the {role}_token of the tokenizer is used instead", stacklevel=2)
+                raise UserError(f"{problem}; expected a number from 0 to {vocab - 1}, correct it or remove the key")
+            warnings.warn(f"{problem}; the {role}_token of the tokenizer is used instead", stacklevel=2)
 
 
 def _numbers(value: object) -> Iterator[object]:
     """The ids in a value: one, a list, or a list of lists."""
     if isinstance(value, list):
-        for each in value:
-            yield from _numbers(each)
+        for item in value:
+            yield from _numbers(item)
     elif value is not None:
         yield value
 

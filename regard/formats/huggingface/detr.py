@@ -24,13 +24,13 @@ from .bert import ACTIVATIONS
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, present
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.detect.task import DetectPredictor
 
 ARCHITECTURE = "DetrForObjectDetection"
-FOUND = """(found,) = processor.post_process_object_detection(outputs, 0.5, [image.size[::-1]])
+USAGE = """(found,) = processor.post_process_object_detection(outputs, 0.5, [image.size[::-1]])
 for label, score, box in zip(found["labels"], found["scores"], found["boxes"]):
     print(model.config.id2label[int(label)], float(score), box.tolist())"""
 BACKBONE = "model.backbone.conv_encoder.model."
@@ -59,45 +59,45 @@ CROSS: dict[str, str | WeightRule] = {
 
 def _read_backbone(theirs: JsonMapping) -> JsonObject:
     """The settings of the backbone, by config.json or by its name in timm."""
-    given = theirs.get("backbone_config") or {}
-    kind = given.get("model_type", "resnet" if given else "timm_backbone")
-    if kind == "timm_backbone":
-        name = given.get("backbone") or theirs.get("backbone") or "resnet50"
+    backbone = theirs.get("backbone_config") or {}
+    model_type = backbone.get("model_type", "resnet" if backbone else "timm_backbone")
+    if model_type == "timm_backbone":
+        name = backbone.get("backbone") or theirs.get("backbone") or "resnet50"
         size = name.partition(".")[0].replace("resnet", "R")
-        if size not in ("R18", "R34", "R50", "R101") or given.get("output_stride", 32) != 32:
+        if size not in ("R18", "R34", "R50", "R101") or backbone.get("output_stride", 32) != 32:
             raise ValueError(f"backbone is {name!r}; expected resnet18, resnet34, resnet50 or resnet101 of stride 32")
         c = detr.Config.model_validate(detr.SIZES[size])
-        given = resnet.CONFIG.write(c) | {"num_channels": theirs.get("num_channels", 3)}
-    elif kind != "resnet":
-        raise ValueError(f"backbone_config is of type {kind!r}; expected resnet or timm_backbone")
-    return resnet.CONFIG.read(given)
+        backbone = resnet.CONFIG.write(c) | {"num_channels": theirs.get("num_channels", 3)}
+    elif model_type != "resnet":
+        raise ValueError(f"backbone_config is of type {model_type!r}; expected resnet or timm_backbone")
+    return resnet.CONFIG.read(backbone)
 
 
 def _write_backbone(c: detr.Config) -> JsonObject:
-    given = {"model_type": "resnet", **resnet.CONFIG.write(c)}
-    return {"backbone_config": given, "backbone": None, "use_timm_backbone": False, "num_channels": c.channels}
+    backbone = {"model_type": "resnet", **resnet.CONFIG.write(c)}
+    return {"backbone_config": backbone, "backbone": None, "use_timm_backbone": False, "num_channels": c.channels}
 
 
 def _read_stacks(theirs: JsonMapping) -> JsonObject:
     """Heads and inner width, which encoder and decoder share here."""
-    found = {}
+    settings = {}
     for ours, key, default in (("heads", "attention_heads", 8), ("inner", "ffn_dim", 2048)):
-        first, second = (present(theirs, f"{side}_{key}", default) for side in ("encoder", "decoder"))
+        first, second = (present(theirs, f"{stack}_{key}", default) for stack in ("encoder", "decoder"))
         if first != second:
             raise ValueError(f"encoder_{key} is {first} and decoder_{key} {second}; expected one number for both")
-        found[ours] = first
-    return found
+        settings[ours] = first
+    return settings
 
 
 def _write_stacks(c: detr.Config) -> JsonObject:
     pairs = {"attention_heads": c.heads, "ffn_dim": c.inner}
-    sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in pairs.items()}
-    return sides | {"decoder_layers": c.decoder_layers or c.layers}
+    settings = {f"{stack}_{key}": value for stack in ("encoder", "decoder") for key, value in pairs.items()}
+    return settings | {"decoder_layers": c.decoder_layers or c.layers}
 
 
 def _read_architecture(theirs: JsonMapping) -> JsonObject:
-    if (found := (theirs.get("architectures") or [ARCHITECTURE])[0]) != ARCHITECTURE:
-        raise ValueError(f"architectures has {found!r}; expected {ARCHITECTURE}")
+    if (architecture := (theirs.get("architectures") or [ARCHITECTURE])[0]) != ARCHITECTURE:
+        raise ValueError(f"architectures has {architecture!r}; expected {ARCHITECTURE}")
     return {}
 
 
@@ -133,7 +133,7 @@ def unsupported(c: detr.Config) -> list[str]:
 
 def usage(predictor: "DetectPredictor") -> str:
     """The usage example of the model card."""
-    return image_usage(ARCHITECTURE, FOUND)
+    return image_usage(ARCHITECTURE, USAGE)
 
 
 def names(c: detr.Config) -> dict[str, str | WeightRule]:
@@ -142,8 +142,8 @@ def names(c: detr.Config) -> dict[str, str | WeightRule]:
         **resnet.names(BACKBONE),
         "project": "model.input_projection",
         "queries": "model.query_position_embeddings",
-        **prefixed("encoder.layers.*", "model.encoder.layers.*", LAYER),
-        **prefixed("decoder.layers.*", "model.decoder.layers.*", LAYER | CROSS),
+        **add_prefixes("encoder.layers.*", "model.encoder.layers.*", LAYER),
+        **add_prefixes("decoder.layers.*", "model.decoder.layers.*", LAYER | CROSS),
         "decoder.norm": "model.decoder.layernorm",
         "classes": "class_labels_classifier",
         "box.layers.*": "bbox_predictor.layers.*",
@@ -152,10 +152,10 @@ def names(c: detr.Config) -> dict[str, str | WeightRule]:
 
 def label_names(theirs: JsonMapping) -> list[str]:
     """The labels in order. COCO's unused ids are all named N/A: the second and later ones get their number."""
-    known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
+    labels = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
     names, seen = list[str](), Counter[str]()
-    for number in sorted(known, key=int):
-        name = str(known[number])
+    for number in sorted(labels, key=int):
+        name = str(labels[number])
         names.append(f"{name} {number}" if seen[name] else name)
         seen[name] += 1
     return names
@@ -224,18 +224,18 @@ def check(predictor: "DetectPredictor", draft: Path, precision: str) -> str:
     pixels *= valid[:, None]
 
     def outputs(model: Any) -> torch.Tensor:
-        found = model.detect(Inputs("pixels", pixels, valid))
-        return torch.cat([found.logits[-1], found.boxes[-1]], -1)
+        detections = model.detect(Inputs("pixels", pixels, valid))
+        return torch.cat([detections.logits[-1], detections.boxes[-1]], -1)
 
     with torch.no_grad():
-        wanted = outputs(predictor.module.float().cpu())
-        again = outputs(read(draft, read_json(draft / "config.json")).model)
-        check_close("outputs of the folder as regard reads it", again, wanted)
+        expected = outputs(predictor.module.float().cpu())
+        folder_outputs = outputs(read(draft, read_json(draft / "config.json")).model)
+        check_close("outputs of the folder as regard reads it", folder_outputs, expected)
         if find_spec("transformers") is None:
             return "equal when read again; not compared with transformers, which is not installed"
         hf: Any = import_module("transformers")
         with quiet(hf):
-            found = hf.DetrForObjectDetection.from_pretrained(draft).eval()(pixels, pixel_mask=valid.long())
-        theirs = torch.cat([found.logits, found.pred_boxes], -1)
-        difference = check_close("outputs of transformers", theirs, wanted)
+            output = hf.DetrForObjectDetection.from_pretrained(draft).eval()(pixels, pixel_mask=valid.long())
+        theirs = torch.cat([output.logits, output.pred_boxes], -1)
+        difference = check_close("outputs of transformers", theirs, expected)
     return f"equal when read again; transformers differs by {difference:.1g} of the largest output"

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class StartModel(Protocol):
-    """What a run needs of the model that it starts from: every predictor, or a part of a model."""
+    """The interface of a model that a run can start from: a predictor, or a part of a model."""
 
     @property
     def run(self) -> Run: ...
@@ -62,18 +62,18 @@ def load_folder(path: Path, overrides: JsonMapping) -> "AnyPredictor":
 
 
 def folder_config(path: Path) -> Base:
-    """The settings of a folder's model, read without its weights: what only tensors show has its default."""
+    """The settings of a folder's model, read without its weights: settings that only tensors reveal have defaults."""
     home, config, importer = _open_folder(path)
-    found: Base = parse_config(home, config, importer.from_huggingface)
-    return found
+    settings: Base = parse_config(home, config, importer.from_huggingface)
+    return settings
 
 
 def start_settings(path: Path) -> JsonObject:
-    """The model settings that a run which starts from a folder takes over."""
+    """The model settings of a folder for a run that starts from it."""
     home, config, importer = _open_folder(path)
-    found: Base = parse_config(home, config, importer.from_huggingface)
+    settings: Base = parse_config(home, config, importer.from_huggingface)
     only = getattr(importer, "START_SETTINGS", None)  # of a folder with a part of a model
-    return found.model_dump(mode="json", include=only)
+    return settings.model_dump(mode="json", include=only)
 
 
 def load_start(path: Path) -> "StartModel | None":
@@ -81,18 +81,18 @@ def load_start(path: Path) -> "StartModel | None":
     home, config, importer = _open_folder(path)
     if not hasattr(importer, "load_start"):
         return None
-    found: StartModel = importer.load_start(home, config)
-    return found
+    model: StartModel = importer.load_start(home, config)
+    return model
 
 
 def _open_folder(path: Path) -> tuple[Path, JsonObject, ModuleType]:
     """The folder of the model itself, its config.json, and the importer of its type."""
     home = path if (path / "config.json").is_file() else first_module(path)
     config = read_optional_json(home / "config.json")
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in IMPORTERS:
-        raise UserError(f"{path} holds a model of type {kind!r}; regard reads {', '.join(IMPORTERS)}")
-    return home, config, import_module(IMPORTERS[kind])
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in IMPORTERS:
+        raise UserError(f"{path} holds a model of type {model_type!r}; regard reads {', '.join(IMPORTERS)}")
+    return home, config, import_module(IMPORTERS[model_type])
 
 
 def parse_config(path: Path, values: JsonMapping, reader: Callable[[JsonMapping], T], file: str = "config.json") -> T:

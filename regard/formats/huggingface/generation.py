@@ -50,12 +50,12 @@ def read_generation_config(path: Path, config: JsonMapping) -> JsonObject:
 
     As in transformers, those of config.json, where old folders have them, hold only without generation_config.json.
     """
-    own = read_optional_json(path / GENERATION_FILE)
-    known = {*RULES, *STRATEGY, *UNUSED, *UNUSED_SAMPLING} if own else set()
-    merged = {key: value for key, value in config.items() if key not in known} | own
+    settings = read_optional_json(path / GENERATION_FILE)
+    replaced = {*RULES, *STRATEGY, *UNUSED, *UNUSED_SAMPLING} if settings else set()
+    merged = {key: value for key, value in config.items() if key not in replaced} | settings
     for name, (fits, expected) in GENERATION_TYPES.items():
         if (value := merged.get(name)) is not None and not fits(value):
-            file = path / (GENERATION_FILE if name in own else "config.json")
+            file = path / (GENERATION_FILE if name in settings else "config.json")
             raise UserError(f"{file}: {name} is {value!r}; expected {expected}, correct the file")
     return merged
 
@@ -77,7 +77,7 @@ def _are_ids(value: object) -> bool:
 
 
 def _are_strings(value: object) -> bool:
-    return isinstance(value, str) or _is_list_of(lambda each: isinstance(each, str), value)
+    return isinstance(value, str) or _is_list_of(lambda item: isinstance(item, str), value)
 
 
 INTEGERS = (
@@ -98,7 +98,7 @@ GENERATION_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def strategy_from_generation(generation: JsonMapping) -> JsonObject:
-    """How transformers would search, as decode settings."""
+    """The search strategy of transformers, as decode settings."""
     beams = generation.get("num_beams") or 1
     decode: JsonObject = {"kind": "beam" if beams > 1 else "greedy"}
     if generation.get("do_sample"):
@@ -120,8 +120,8 @@ def rules_from_generation(generation: JsonMapping) -> JsonObject:
 def ends_from_generation(generation: JsonMapping, end: int, vocab: int) -> JsonObject:
     """The tokens that end a text, as a decode setting, if they are others than END of the tokenizer."""
     ends = generation.get("eos_token_id")
-    known = [each for each in (ends if isinstance(ends, list) else [ends]) if each is not None and 0 <= each < vocab]
-    return {"eos_token_id": known} if known and known != [end] else {}
+    ids = [token for token in (ends if isinstance(ends, list) else [ends]) if token is not None and 0 <= token < vocab]
+    return {"eos_token_id": ids} if ids and ids != [end] else {}
 
 
 def decode_from_generation(generation: JsonMapping) -> JsonObject:
@@ -139,10 +139,10 @@ def early_stopping(theirs: object) -> Literal["first", "heuristic", "never"]:
     return "first" if theirs is True else "never" if theirs == "never" else "heuristic"
 
 
-def warn_of_unused(path: Path, generation: JsonMapping, more: Collection[str] = ()) -> None:
-    """One warning about all settings that transformers applies and regard does not; `more` names those of a task."""
+def warn_of_unused(path: Path, generation: JsonMapping, further: Collection[str] = ()) -> None:
+    """One warning about all settings that transformers applies and regard does not; `further` names those of a task."""
     samples = bool(generation.get("do_sample"))
-    none = UNUSED | (UNUSED_SAMPLING if samples else {}) | {key: RULES.get(key) for key in more}
+    none = UNUSED | (UNUSED_SAMPLING if samples else {}) | {key: RULES.get(key) for key in further}
     keys = [key for key, value in none.items() if generation.get(key) not in (None, value, False, [], {})]
     if samples and (generation.get("num_beams") or 1) > 1:
         keys.append("num_beams beside do_sample")
@@ -161,7 +161,7 @@ def split_suppressed(
     suppressed = generation.get("suppress_tokens") or []
     if not regard_entry(config) or not isinstance(suppressed, list) or not set(never) <= set(suppressed):
         return generation, ()
-    return {**generation, "suppress_tokens": [each for each in suppressed if each not in never]}, None
+    return {**generation, "suppress_tokens": [token for token in suppressed if token not in never]}, None
 
 
 def translate_decode(

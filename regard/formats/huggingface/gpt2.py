@@ -14,7 +14,7 @@ from ...files import JsonMapping, JsonObject
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, load_weights, one_of, prefixed, transposed
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of, transposed
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -114,7 +114,7 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     head = one_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head}
     outer |= {"stack.positions.table": f"{PREFIX}wpe", "stack.norm": f"{PREFIX}ln_f"}
-    return outer | prefixed("stack.layers.*", f"{PREFIX}h.*", LAYER)
+    return outer | add_prefixes("stack.layers.*", f"{PREFIX}h.*", LAYER)
 
 
 def with_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

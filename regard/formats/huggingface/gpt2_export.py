@@ -60,7 +60,7 @@ def mistral_config(c: gpt.Config) -> JsonObject:
 
 
 class GptLayout(NamedTuple):
-    """How one of the three formats is written."""
+    """The writers of one of the three formats."""
 
     config: Callable[[gpt.Config], JsonObject]
     names: Callable[[gpt.Config], Names]
@@ -80,7 +80,9 @@ def tensors(model: gpt.Model, c: gpt.Config) -> dict[str, Tensor]:
     layout = gpt_layout(c)
     twin = gpt.Model(c.model_copy(update={"biased": layout.biased}))
     state = model.state_dict()
-    twin.load_state_dict({name: state.get(name, torch.zeros_like(own)) for name, own in twin.state_dict().items()})
+    twin.load_state_dict(
+        {name: state.get(name, torch.zeros_like(tensor)) for name, tensor in twin.state_dict().items()}
+    )
     theirs = export_weights(twin, layout.names(c))
     if c.tied:
         del theirs["lm_head.weight"]

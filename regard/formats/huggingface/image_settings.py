@@ -24,8 +24,8 @@ def read_image_settings(theirs: JsonMapping, default: ImageProcessor) -> ImagePr
         raise ValueError(f"resample is {theirs.get('resample')}; expected one of {list(RESAMPLING.values())}")
     normal = theirs.get("do_normalize", True)
     mean, std = (
-        tuple(theirs.get(f"image_{name}", given)) if normal else (neutral,) * 3
-        for name, given, neutral in (("mean", default.mean, 0.0), ("std", default.std, 1.0))
+        tuple(theirs.get(f"image_{name}", value)) if normal else (neutral,) * 3
+        for name, value, neutral in (("mean", default.mean, 0.0), ("std", default.std, 1.0))
     )
     return ImageProcessor(
         resize=resize, max_size=max_size, crop=_read_crop(theirs), resample=resample, mean=mean, std=std,  # type: ignore[arg-type]
@@ -38,13 +38,13 @@ def _read_size(theirs: JsonMapping, default: ImageProcessor) -> tuple[int | tupl
     size: Any = theirs.get("size")
     if size is None:
         return default.resize, default.max_size
-    kind = str(theirs.get("image_processor_type") or theirs.get("feature_extractor_type") or "")
+    processor_type = str(theirs.get("image_processor_type") or theirs.get("feature_extractor_type") or "")
     if isinstance(size, int):  # folders of older versions: a square, or the shorter side
-        shorter = default.max_size or kind.startswith("CLIP")
+        shorter = default.max_size or processor_type.startswith("CLIP")
         return (size, int(theirs.get("max_size", default.max_size))) if shorter else ((size, size), 0)
     if isinstance(size, Mapping) and "shortest_edge" in size:
         return size["shortest_edge"], size.get("longest_edge") or 0
-    if isinstance(size, Mapping) and all(side in size for side in CORNERS):
+    if isinstance(size, Mapping) and all(key in size for key in CORNERS):
         return (size["height"], size["width"]), 0
     raise ValueError(f"size is {size}; expected shortest_edge, or height and width")
 
@@ -77,5 +77,11 @@ def write_image_settings(image: ImageProcessor, detector: bool = False) -> JsonO
     if detector:
         return {"image_processor_type": "DetrImageProcessor", **common, "do_pad": True, "format": "coco_detection"}
     crop = {"crop_size": dict.fromkeys(CORNERS, image.crop)} if image.crop else {}
-    kind = "CLIPImageProcessor" if image.crop else "ViTImageProcessor"
-    return {"image_processor_type": kind, **common, "do_center_crop": bool(image.crop), **crop, "do_convert_rgb": True}
+    processor_type = "CLIPImageProcessor" if image.crop else "ViTImageProcessor"
+    return {
+        "image_processor_type": processor_type,
+        **common,
+        "do_center_crop": bool(image.crop),
+        **crop,
+        "do_convert_rgb": True,
+    }

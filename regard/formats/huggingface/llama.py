@@ -16,7 +16,7 @@ from ...parts import slots
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, find_rule, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, find_rule, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -57,8 +57,8 @@ def read_rotary_base(theirs: JsonMapping) -> JsonObject:
     """Newer folders keep the base in rope_parameters, older ones beside it."""
     for key in ("rope_parameters", "rope_scaling"):
         rope = theirs.get(key) or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        if rope_type != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(f"{key} is {rope}; regard reads folders with rope_type default only")
     newer: JsonMapping = theirs.get("rope_parameters") or {}
     return {"positions.base": float(newer.get("rope_theta", theirs.get("rope_theta", 10000.0)))}
@@ -82,7 +82,7 @@ def biased_maps(theirs: JsonMapping) -> set[str]:
 
 
 def read_bias(theirs: JsonMapping) -> JsonObject:
-    """Whether projections have a bias."""
+    """The setting for biases of projections."""
     return {"biased": bool(biased_maps(theirs))}
 
 
@@ -182,7 +182,7 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     table = "model.embed_tokens.weight"
     head = one_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head, "stack.norm": "model.norm"}
-    return outer | prefixed("stack.layers.*", "model.layers.*", LAYER)
+    return outer | add_prefixes("stack.layers.*", "model.layers.*", LAYER)
 
 
 def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: JsonMapping) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, pr
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, present
 from .folder import parse_config, read_weights
 from .vocabularies import load_byte_bpe
-from .weight_names import WeightRule, load_weights, one_of, prefixed, skip_rows
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of, skip_rows
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -44,9 +44,9 @@ def read_head_and_window(theirs: JsonMapping) -> JsonObject:
         raise ValueError(f"hidden_act is {act!r}; expected 'gelu', which the head always has")
     window = present(theirs, "attention_window", 512)
     windows = [window] if isinstance(window, int) else window
-    if any(each < 2 or each % 2 for each in windows):
+    if any(size < 2 or size % 2 for size in windows):
         raise ValueError(f"attention_window is {window}; expected even numbers, twice the radius")
-    radii = tuple(each // 2 for each in windows)
+    radii = tuple(size // 2 for size in windows)
     ours["attention.radius"] = radii[0] if len(set(radii)) == 1 else radii
     entry = theirs.get("regard")
     saved = entry.get("globals", 0) if isinstance(entry, dict) else 0
@@ -123,9 +123,9 @@ def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> long
 
 def names(c: longformer.Config, first_position: int = 2) -> dict[str, str | WeightRule]:
     """Our names to theirs without `longformer.`."""
-    sides = {"near": "", "wide": "_global"}
-    own: dict[str, str | WeightRule] = {
-        f"{ours}.{part}": f"{part}{end}" for ours, end in sides.items() for part in ("query", "key", "value")
+    suffixes = {"near": "", "wide": "_global"}
+    attention: dict[str, str | WeightRule] = {
+        f"{ours}.{part}": f"{part}{suffix}" for ours, suffix in suffixes.items() for part in ("query", "key", "value")
     }
     table = "embeddings.word_embeddings.weight"
     head: dict[str, str | WeightRule] = {
@@ -137,7 +137,9 @@ def names(c: longformer.Config, first_position: int = 2) -> dict[str, str | Weig
     }
     if c.head == "class":
         head |= {"pooler": "classifier.dense", "classes": "classifier.out_proj"}
-    return bert.names(c) | prefixed("encoder.layers.*.attention", "encoder.layer.*.attention.self", own) | head
+    return (
+        bert.names(c) | add_prefixes("encoder.layers.*.attention", "encoder.layer.*.attention.self", attention) | head
+    )
 
 
 def unused(c: longformer.Config) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ def unused(c: longformer.Config) -> tuple[str, ...]:
     heads = {"lm_head": c.head == "words", "classifier": bool(c.labels)}
     spare = [] if c.tied else [r"lm_head\.bias"]  # an untied decoder has its own
     spare += [r"pooler\..*"] if c.head == "class" else []  # that head has its own map of the first token
-    return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))
+    return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, has_head in heads.items() if not has_head))
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------

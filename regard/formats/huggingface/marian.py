@@ -19,7 +19,7 @@ from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice,
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import read_generation_config, translate_decode
-from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, as_row, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.translate.task import TranslatePredictor
@@ -31,7 +31,7 @@ TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "gelu_new": "gelu_tanh"}
 
 
-def both_sides(ours: str, theirs: str) -> Joint:
+def both_stacks(ours: str, theirs: str) -> Joint:
     """A setting that Marian has once for the encoder and once for the decoder; ours is one for both."""
     encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
 
@@ -86,9 +86,9 @@ CONFIG = ConfigTable(
         Field("vocab", "vocab_size"),
         Joint(read_target_vocab, write_target_vocab),
         Field("width", "d_model"),
-        both_sides("heads", "attention_heads"),
+        both_stacks("heads", "attention_heads"),
         Joint(read_depth, write_depth),
-        both_sides("inner", "ffn_dim"),
+        both_stacks("inner", "ffn_dim"),
         Field("dropout", "dropout", 0.1),
         Fixed("prenorm", False, "expected false: Marian normalizes after each sublayer"),
         Field("tied", "tie_word_embeddings", True),
@@ -122,7 +122,7 @@ COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, w
 def attention_names(ours: str, theirs: str) -> dict[str, str | WeightRule]:
     """Their names of the weights of an attention module and its norm, by ours."""
     maps = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-    return prefixed(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
+    return add_prefixes(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 
 
 def names(c: transformer.Config) -> dict[str, str | WeightRule]:
@@ -135,8 +135,8 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
     source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     shared = () if c.target_vocab else ("model.shared.weight",)
     return (
-        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
-        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
+        add_prefixes("encoder.layers.*", "model.encoder.layers.*", layer)
+        | add_prefixes("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
         | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
         | {
             "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),
@@ -176,10 +176,10 @@ def _regard_tokenizers(path: Path, config: JsonMapping) -> tuple[TrainedTokenize
             raise UserError(
                 f"{path / 'config.json'}: {key} is {config.get(key)} and {token} in {TOKENIZER_FILE}; they must agree"
             )
-    for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):
-        if config.get(key, side.size) != side.size:
+    for key, tokenizer in (("vocab_size", source), ("decoder_vocab_size", target)):
+        if config.get(key, tokenizer.size) != tokenizer.size:
             raise UserError(
-                f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries; "
+                f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {tokenizer.size} entries; "
                 "fetch the folder again"
             )
     return source, target
@@ -195,14 +195,16 @@ def _marian_tokenizers(
     ids = parse_config(path, config, lambda theirs: {role: theirs[key] for role, key in keys.items()})
     joiner = target if separate else source  # as transformers does
 
-    def side(encoder: Any, decoder: Any, vocab: JsonMapping, file: str) -> MarianTokenizer:
+    def make_tokenizer(encoder: Any, decoder: Any, vocab: JsonMapping, file: str) -> MarianTokenizer:
         def make(vocab: JsonMapping) -> MarianTokenizer:
             return MarianTokenizer(encoder, decoder, vocab, ids | {"unk": vocab["<unk>"]})
 
         return parse_config(path, vocab, make, file)
 
     target_file = "target_vocab.json" if separate else "vocab.json"
-    return side(source, source, vocab, "vocab.json"), side(target, joiner, target_vocab, target_file)
+    return make_tokenizer(source, source, vocab, "vocab.json"), make_tokenizer(
+        target, joiner, target_vocab, target_file
+    )
 
 
 # --- folder ----------------------------------------------------------------------------------------------------------
@@ -221,6 +223,6 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     source, target = tokenizers(path, config)
     decode, filters = translate_decode(path, config, generation, target, ours.target_vocab or ours.vocab)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
-    for side, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
-        check_vocabulary(path, [side.size - 1], size)
+    for tokenizer, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
+        check_vocabulary(path, [tokenizer.size - 1], size)
     return TranslatePredictor(run, model, source, target, resolve_device(run.device), filters)

@@ -95,6 +95,6 @@ def tensors(twin: transformer.Model, c: transformer.Config) -> dict[str, Tensor]
     if c.tied:
         del theirs["lm_head.weight"]
     elif not c.target_vocab:  # transformers then ties nothing at all
-        for side in ("encoder", "decoder"):
-            theirs[f"model.{side}.embed_tokens.weight"] = theirs["model.shared.weight"]
+        for stack in ("encoder", "decoder"):
+            theirs[f"model.{stack}.embed_tokens.weight"] = theirs["model.shared.weight"]
     return {name: tensor.detach().clone().contiguous() for name, tensor in theirs.items()}

@@ -13,7 +13,7 @@ from ...families import detr
 from ...files import JsonMapping, JsonObject
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, load_weights, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights
 
 if TYPE_CHECKING:
     from ...processors.base import Processor
@@ -22,24 +22,24 @@ UNUSED = (r".*\.num_batches_tracked", r"classifier\..*")  # batch norms count st
 START_SETTINGS = {"family", "channels", "stem", "stages", "depths", "strides", "bottleneck", "backbone_norm"}
 CONVOLUTION = {"convolution": "convolution", "norm": "normalization"}
 TIMM: dict[str, Callable[[re.Match[str]], str]] = {  # patterns of timm's names, and the names of transformers
-    r"conv1\.": lambda found: "embedder.embedder.convolution.",
-    r"bn1\.": lambda found: "embedder.embedder.normalization.",
-    r"layer(\d)\.(\d+)\.conv(\d)\.": lambda found: f"{_layer(found)}.layer.{int(found[3]) - 1}.convolution.",
-    r"layer(\d)\.(\d+)\.bn(\d)\.": lambda found: f"{_layer(found)}.layer.{int(found[3]) - 1}.normalization.",
-    r"layer(\d)\.(\d+)\.downsample\.0\.": lambda found: f"{_layer(found)}.shortcut.convolution.",
-    r"layer(\d)\.(\d+)\.downsample\.1\.": lambda found: f"{_layer(found)}.shortcut.normalization.",
+    r"conv1\.": lambda match: "embedder.embedder.convolution.",
+    r"bn1\.": lambda match: "embedder.embedder.normalization.",
+    r"layer(\d)\.(\d+)\.conv(\d)\.": lambda match: f"{_layer(match)}.layer.{int(match[3]) - 1}.convolution.",
+    r"layer(\d)\.(\d+)\.bn(\d)\.": lambda match: f"{_layer(match)}.layer.{int(match[3]) - 1}.normalization.",
+    r"layer(\d)\.(\d+)\.downsample\.0\.": lambda match: f"{_layer(match)}.shortcut.convolution.",
+    r"layer(\d)\.(\d+)\.downsample\.1\.": lambda match: f"{_layer(match)}.shortcut.normalization.",
 }
 
 
-def _layer(found: re.Match[str]) -> str:
-    return f"encoder.stages.{int(found[1]) - 1}.layers.{found[2]}"
+def _layer(match: re.Match[str]) -> str:
+    return f"encoder.stages.{int(match[1]) - 1}.layers.{match[2]}"
 
 
 def from_timm(name: str) -> str:
     """The name of a tensor in transformers' ResNet; another name stays."""
     for pattern, rename in TIMM.items():
-        if found := re.match(pattern, name):
-            return rename(found) + name[found.end() :]
+        if match := re.match(pattern, name):
+            return rename(match) + name[match.end() :]
     return name
 
 
@@ -52,14 +52,14 @@ def rename_timm(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def _read_shape(theirs: JsonMapping) -> JsonObject:
-    """What several of their keys say together."""
+    """Settings that depend on several of their keys."""
     depths, basic = list(present(theirs, "depths", (3, 4, 6, 3))), present(theirs, "layer_type", "bottleneck")
     first = 2 if theirs.get("downsample_in_first_stage") else 1
     if basic not in ("basic", "bottleneck"):
         raise ValueError(f"layer_type is {basic!r}; expected basic or bottleneck")
-    wanted = theirs.get("out_features") or [f"stage{len(depths)}"]
-    if wanted[-1] != f"stage{len(depths)}":
-        raise ValueError(f"out_features is {wanted}; regard reads the features of the last stage, stage{len(depths)}")
+    features = theirs.get("out_features") or [f"stage{len(depths)}"]
+    if features[-1] != f"stage{len(depths)}":
+        raise ValueError(f"out_features is {features}; regard reads the features of the last stage, stage{len(depths)}")
     return {"depths": depths, "strides": [first] + [2] * (len(depths) - 1), "bottleneck": basic == "bottleneck"}
 
 
@@ -90,9 +90,9 @@ def names(prefix: str) -> dict[str, str | WeightRule]:
     """Our tensors of the backbone to theirs below a prefix that ends with a dot, or none."""
     layers = f"{prefix}encoder.stages.*.layers.*"
     return {
-        **prefixed("backbone.stem", f"{prefix}embedder.embedder", CONVOLUTION),
-        **prefixed("backbone.stages.*.*.layers.*", f"{layers}.layer.*", CONVOLUTION),
-        **prefixed("backbone.stages.*.*.shortcut", f"{layers}.shortcut", CONVOLUTION),
+        **add_prefixes("backbone.stem", f"{prefix}embedder.embedder", CONVOLUTION),
+        **add_prefixes("backbone.stages.*.*.layers.*", f"{layers}.layer.*", CONVOLUTION),
+        **add_prefixes("backbone.stages.*.*.shortcut", f"{layers}.shortcut", CONVOLUTION),
     }
 
 

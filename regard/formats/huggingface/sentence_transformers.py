@@ -17,7 +17,7 @@ POOLING_MODES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """What modules.json lists: the folder of the Transformer, the pooling, and whether vectors have length one."""
+    """The content of modules.json: the folder of the Transformer, the pooling, and whether vectors have length one."""
 
     home: Path
     pooling: Pooling = "mean"
@@ -30,10 +30,10 @@ def read_modules(path: Path) -> SentenceModules:
     if not file.is_file():
         return SentenceModules(path)
     try:
-        modules = [(str(each["type"]), str(each["path"])) for each in read_json(file, list)]
+        modules = [(str(module["type"]), str(module["path"])) for module in read_json(file, list)]
     except (TypeError, KeyError) as error:
         raise UserError(f"{file} is no list of modules with type and path; fetch it again") from error
-    folders = {kind.rpartition(".")[2]: path / folder for kind, folder in modules}
+    folders = {module_type.rpartition(".")[2]: path / folder for module_type, folder in modules}
     if other := [name for name in folders if name not in ("Transformer", "Pooling", "Normalize")]:
         raise UserError(f"{file} has {other[0]}; regard supports Transformer, Pooling and Normalize")
     if "Transformer" not in folders or "Pooling" not in folders:
@@ -50,16 +50,16 @@ def read_pooling(file: Path) -> Pooling:
         raise UserError(f"{file} is missing, so the pooling is unknown; fetch the folder again")
     config = read_json(file)
     if "pooling_mode" in config:
-        mode, known = config["pooling_mode"], POOLING_MODES
+        mode, table = config["pooling_mode"], POOLING_MODES
         modes = [mode] if isinstance(mode, str) else list(mode)
     else:
-        prefix, known = "pooling_mode_", POOLING_FLAGS
+        prefix, table = "pooling_mode_", POOLING_FLAGS
         modes = [key.removeprefix(prefix) for key, on in config.items() if key.startswith(prefix) and on]
-    if len(modes) != 1 or modes[0] not in known:
+    if len(modes) != 1 or modes[0] not in table:
         raise UserError(
-            f"{file} pools by {' and '.join(modes) or 'nothing'}; regard pools by one of {', '.join(known)}"
+            f"{file} pools by {' and '.join(modes) or 'nothing'}; regard pools by one of {', '.join(table)}"
         )
-    return known[modes[0]]
+    return table[modes[0]]
 
 
 def refuse_prompt(path: Path) -> None:

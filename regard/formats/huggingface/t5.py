@@ -16,7 +16,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import read_generation_config, translate_decode
 from .vocabularies import load_t5_unigram
-from .weight_names import WeightRule, load_weights, one_of, prefixed
+from .weight_names import WeightRule, add_prefixes, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.translate.task import TranslatePredictor
@@ -122,24 +122,31 @@ def names(c: t5.Config) -> dict[str, str | WeightRule]:
     tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
     head = one_of(*tables, "lm_head.weight") if c.tied else one_of("lm_head.weight")
     table: dict[str, str | WeightRule] = {"head.weight": head}
-    table |= {f"{side}.weight": head if c.tied else one_of(*tables) for side in ("source", "target")}
-    own = _attention_names("attention", "layer.0", "SelfAttention")
+    table |= {f"{embedding}.weight": head if c.tied else one_of(*tables) for embedding in ("source", "target")}
+    attention = _attention_names("attention", "layer.0", "SelfAttention")
     cross = _attention_names("cross", "layer.1", "EncDecAttention")
-    for side, layer in (("encoder", own | _feed_names(1, c)), ("decoder", own | cross | _feed_names(2, c))):
-        table |= prefixed(f"{side}.layers.*", f"{side}.block.*", layer) | {f"{side}.norm": f"{side}.final_layer_norm"}
-        table[f"{side}.positions.table"] = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    for stack, layer in (
+        ("encoder", attention | _feed_names(1, c)),
+        ("decoder", attention | cross | _feed_names(2, c)),
+    ):
+        table |= add_prefixes(f"{stack}.layers.*", f"{stack}.block.*", layer) | {
+            f"{stack}.norm": f"{stack}.final_layer_norm"
+        }
+        table[f"{stack}.positions.table"] = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
     return table
 
 
 def _attention_names(ours: str, part: str, theirs: str) -> dict[str, str | WeightRule]:
-    letters = prefixed(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
+    letters = add_prefixes(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
     return letters | {f"{ours}_residual.norm": f"{part}.layer_norm"}
 
 
 def _feed_names(part: int, c: t5.Config) -> dict[str, str | WeightRule]:
     gated = {"gate": "wi_0", "into": "wi_1", "out": "wo"}
     maps = gated if isinstance(c.feed, slots.Gated) else {"into": "wi", "out": "wo"}
-    return prefixed("feed", f"layer.{part}.DenseReluDense", maps) | {"feed_residual.norm": f"layer.{part}.layer_norm"}
+    return add_prefixes("feed", f"layer.{part}.DenseReluDense", maps) | {
+        "feed_residual.norm": f"layer.{part}.layer_norm"
+    }
 
 
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # of some old files
@@ -195,8 +202,8 @@ def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> Trai
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():
-        own = generation.get(key)
-        if own is not None and number not in (own if isinstance(own, list) else [own]):
+        value = generation.get(key)
+        if value is not None and number not in (value if isinstance(value, list) else [value]):
             raise UserError(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
     if text.size > ours.vocab:
         raise UserError(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def write_tokenizers(predictor: "TranslatePredictor", draft: Path) -> dict[str, TrainedTokenizer]:
-    """Write one tokenizer.json, or one for each side; return the tokenizers by file name."""
-    sides: JsonObject = {TOKENIZER_FILE: predictor.source}
+    """Write one tokenizer.json, or one for source and one for target; return the tokenizers by file name."""
+    tokenizers: JsonObject = {TOKENIZER_FILE: predictor.source}
     if predictor.target is not predictor.source:
-        sides[TARGET_TOKENIZER_FILE] = predictor.target
-    for name, tokenizer in sides.items():
+        tokenizers[TARGET_TOKENIZER_FILE] = predictor.target
+    for name, tokenizer in tokenizers.items():
         (draft / name).parent.mkdir(exist_ok=True)
         (draft / name).write_text(portable_tokenizer(tokenizer).to_str(pretty=True) + "\n", encoding="utf-8")
-    return sides
+    return tokenizers
 
 
 def write_tokenizer_files(predictor: "TranslatePredictor", draft: Path, max_length: int) -> None:
@@ -39,8 +39,8 @@ def write_tokenizer_files(predictor: "TranslatePredictor", draft: Path, max_leng
 
 def write_marian_tokenizer(source: MarianTokenizer, target: MarianTokenizer, draft: Path, max_length: int) -> None:
     """The files of a Marian folder that a run started from: two sentencepiece models with one vocabulary, or two."""
-    for name, side in (("source.spm", source), ("target.spm", target)):
-        (draft / name).write_bytes(side.encoder.serialized_model_proto())
+    for name, tokenizer in (("source.spm", source), ("target.spm", target)):
+        (draft / name).write_bytes(tokenizer.encoder.serialized_model_proto())
     write_json(draft / "vocab.json", source.vocab)
     separate = source.vocab != target.vocab
     if separate:

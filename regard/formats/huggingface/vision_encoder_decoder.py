@@ -38,7 +38,7 @@ from .generation import (
 from .gpt2_export import control_token_names
 from .image_settings import PROCESSOR, write_image_settings
 from .tokenizer_export import portable_tokenizer, tokenizer_config
-from .weight_names import WeightRule, export_weights, load_weights, prefixed, transposed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, transposed
 
 if TYPE_CHECKING:
     from ...tasks.caption.task import CaptionPredictor
@@ -61,10 +61,10 @@ DECODER = ConfigTable(
 
 def from_huggingface(theirs: JsonMapping) -> captioner.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
-    parts = {side: present(theirs, side) for side in ("encoder", "decoder")}
-    for side, kind in (("encoder", "vit"), ("decoder", "gpt2")):
-        if (found := parts[side].get("model_type")) != kind:
-            raise ValueError(f"{side}.model_type is {json_text(found)}; regard reads this type with {kind!r}")
+    parts = {stack: present(theirs, stack) for stack in ("encoder", "decoder")}
+    for stack, expected in (("encoder", "vit"), ("decoder", "gpt2")):
+        if (actual := parts[stack].get("model_type")) != expected:
+            raise ValueError(f"{stack}.model_type is {json_text(actual)}; regard reads this type with {expected!r}")
     if (width := parts["decoder"].get("cross_attention_hidden_size")) is not None:
         raise ValueError(f"cross_attention_hidden_size is {width}; regard reads folders without it")
     settings = {"size": "base", "encoder": ENCODER.read(parts["encoder"]), **DECODER.read(parts["decoder"])}
@@ -73,7 +73,7 @@ def from_huggingface(theirs: JsonMapping) -> captioner.Config:
 
 def unsupported(c: captioner.Config) -> list[str]:
     """Settings that the format cannot represent."""
-    encoder = [each.replace("model.", "model.encoder.", 1) for each in ENCODER.unsupported(c.encoder)]
+    encoder = [refusal.replace("model.", "model.encoder.", 1) for refusal in ENCODER.unsupported(c.encoder)]
     return encoder + DECODER.unsupported(c)
 
 
@@ -106,8 +106,8 @@ def names(c: captioner.Config) -> dict[str, str | WeightRule]:
     """Our weight names to theirs."""
     table, head = "decoder.transformer.wte.weight", "decoder.lm_head.weight"
     return (
-        prefixed("encoder", "encoder", vit.names(c.encoder.vit()))
-        | prefixed("decoder.layers.*", "decoder.transformer.h.*", gpt2.LAYER | CROSS)
+        add_prefixes("encoder", "encoder", vit.names(c.encoder.vit()))
+        | add_prefixes("decoder.layers.*", "decoder.transformer.h.*", gpt2.LAYER | CROSS)
         | {
             "project": "enc_to_dec_proj",
             "decoder.positions.table": "decoder.transformer.wpe",
@@ -138,14 +138,20 @@ def read(path: Path, config: JsonMapping) -> CaptionFolder:
     model = load_weights(captioner.Model(ours), read_weights(path), names(ours), UNUSED)
     about = read_optional_json(path / PROCESSOR)
     image = parse_config(path, about, lambda theirs: vit.read_processor(theirs, ours.encoder.vit()), PROCESSOR)
-    given = {key: value for key, value in config.items() if value is not None}
-    generation = read_generation_config(path, {**config["decoder"], **given})  # as transformers merges them
-    check_control_ids(path, given, ours.vocab)
-    own = causal.tokenizer(path, generation)
-    check_vocabulary(path, own.backend.get_vocab().values(), ours.vocab)
+    settings = {key: value for key, value in config.items() if value is not None}
+    generation = read_generation_config(path, {**config["decoder"], **settings})  # as transformers merges them
+    check_control_ids(path, settings, ours.vocab)
+    tokenizer = causal.tokenizer(path, generation)
+    check_vocabulary(path, tokenizer.backend.get_vocab().values(), ours.vocab)
     start = generation.get("decoder_start_token_id", generation.get("bos_token_id"))
-    start = own.start if start is None else start
-    return CaptionFolder(ours, model, image, FolderTokenizer(own.backend, own.pad, start, own.end, own.unk), generation)
+    start = tokenizer.start if start is None else start
+    return CaptionFolder(
+        ours,
+        model,
+        image,
+        FolderTokenizer(tokenizer.backend, tokenizer.pad, start, tokenizer.end, tokenizer.unk),
+        generation,
+    )
 
 
 def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "CaptionPredictor":
@@ -186,11 +192,11 @@ def write(predictor: "CaptionPredictor", draft: Path, precision: str) -> None:
     (draft / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
     write_json(draft / PROCESSOR, write_image_settings(predictor.image))
     if isinstance(target, FolderTokenizer):
-        backend, own = target.backend, control_token_names(target)
+        backend, control = target.backend, control_token_names(target)
     else:
-        backend, own = portable_tokenizer(cast(TrainedTokenizer, target)), {}
+        backend, control = portable_tokenizer(cast(TrainedTokenizer, target)), {}
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
-    write_json(draft / "tokenizer_config.json", tokenizer_config(target, longest) | own)
+    write_json(draft / "tokenizer_config.json", tokenizer_config(target, longest) | control)
 
 
 def check(predictor: "CaptionPredictor", draft: Path, precision: str) -> str:
@@ -198,16 +204,16 @@ def check(predictor: "CaptionPredictor", draft: Path, precision: str) -> str:
     model: Any = predictor.module.float().cpu()
     source, target = model.random_inputs(2)
     with torch.no_grad():
-        wanted = model(source, target)
-        again = read(draft, read_json(draft / "config.json")).model(source, target)
-        check_close("logits of the folder as regard reads it", again, wanted)
+        expected = model(source, target)
+        folder_logits = read(draft, read_json(draft / "config.json")).model(source, target)
+        check_close("logits of the folder as regard reads it", folder_logits, expected)
         if find_spec("transformers") is None:
             return "equal when read again; not compared with transformers, which is not installed"
         hf: Any = import_module("transformers")
         with quiet(hf):
             theirs = getattr(hf, ARCHITECTURE).from_pretrained(draft).eval()
-            found = theirs(pixel_values=source.values, decoder_input_ids=target.values).logits
-        difference = check_close("logits of transformers", found, wanted)
+            logits = theirs(pixel_values=source.values, decoder_input_ids=target.values).logits
+        difference = check_close("logits of transformers", logits, expected)
     return f"equal when read again; transformers differs by {difference:.1g} of the largest logit"
 
 

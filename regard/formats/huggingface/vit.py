@@ -20,7 +20,7 @@ from .bert import ACTIVATIONS, label_names, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, export_weights, load_weights, prefixed
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.classify_image.task import ClassifyImagePredictor
@@ -86,7 +86,7 @@ def names(c: vit.Config) -> dict[str, str | WeightRule]:
         "positions.table": f"{base}embeddings.position_embeddings",
         "patches.project": f"{base}embeddings.patch_embeddings.projection",
         "encoder.norm": f"{base}layernorm",
-        **prefixed("encoder.layers.*", f"{base}encoder.layer.*", LAYER),
+        **add_prefixes("encoder.layers.*", f"{base}encoder.layer.*", LAYER),
     }
     if c.pooled:
         table["pooler"] = f"{base}pooler.dense"
@@ -169,20 +169,20 @@ def check(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> s
     pixels = torch.rand(2, c.channels, c.image, c.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
     model: Any = predictor.model
 
-    def outputs(found: Any) -> torch.Tensor:
-        encoded = found.encode(Inputs("pixels", pixels))
-        states: torch.Tensor = found.label_logits(encoded) if c.head == "class" else encoded.states
+    def outputs(module: Any) -> torch.Tensor:
+        encoded = module.encode(Inputs("pixels", pixels))
+        states: torch.Tensor = module.label_logits(encoded) if c.head == "class" else encoded.states
         return states
 
     with torch.no_grad():
-        wanted = outputs(model.float().cpu())
-        again = outputs(read(draft, read_json(draft / "config.json")).model)
-        check_close("outputs of the folder as regard reads it", again, wanted)
+        expected = outputs(model.float().cpu())
+        folder_outputs = outputs(read(draft, read_json(draft / "config.json")).model)
+        check_close("outputs of the folder as regard reads it", folder_outputs, expected)
         if find_spec("transformers") is None:
             return "equal when read again; not compared with transformers, which is not installed"
         hf: Any = import_module("transformers")
         with quiet(hf):
-            found = getattr(hf, architecture(c)).from_pretrained(draft).eval()(pixels)
-        theirs = found.logits if c.head == "class" else found.last_hidden_state
-        difference = check_close("outputs of transformers", theirs, wanted)
+            output = getattr(hf, architecture(c)).from_pretrained(draft).eval()(pixels)
+        theirs = output.logits if c.head == "class" else output.last_hidden_state
+        difference = check_close("outputs of transformers", theirs, expected)
     return f"equal when read again; transformers differs by {difference:.1g} of the largest output"

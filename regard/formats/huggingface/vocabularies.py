@@ -27,8 +27,8 @@ def adopt_tokenizer(file: Path, content: JsonObject, roles: Mapping[str, str]) -
     """A tokenizer.json as one of ours. `roles` maps our control names to theirs; other added tokens become symbols."""
     model, added = content["model"], content["added_tokens"]
     vocab: JsonObject | list[Any] = model["vocab"]
-    names = vocab if isinstance(vocab, dict) else [piece for piece, _ in vocab]
-    ids = dict(vocab) if isinstance(vocab, dict) else {piece: number for number, piece in enumerate(names)}
+    names = vocab if isinstance(vocab, dict) else [token for token, _ in vocab]
+    ids = dict(vocab) if isinstance(vocab, dict) else {token: number for number, token in enumerate(names)}
     ids |= {token["content"]: token["id"] for token in added}
     for name, theirs in roles.items():
         if theirs not in ids and name != MASK:
@@ -103,24 +103,25 @@ def load_wordpiece(path: Path) -> TrainedTokenizer:
     tokenizer_config.json decides how, over tokenizer.json, unless its class takes everything from tokenizer.json.
     """
     settings = tokenizer_settings(path)
-    kind = settings.get("tokenizer_class") or "BertTokenizer"
-    if kind not in (*WORDPIECE_CLASSES, *COMPLETE_CLASSES):
+    tokenizer_class = settings.get("tokenizer_class") or "BertTokenizer"
+    if tokenizer_class not in (*WORDPIECE_CLASSES, *COMPLETE_CLASSES):
         raise UserError(
-            f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE_CLASSES, *COMPLETE_CLASSES))}"
+            f"{path} has a {tokenizer_class} (tokenizer_class); regard reads "
+            f"{', '.join((*WORDPIECE_CLASSES, *COMPLETE_CLASSES))}"
         )
     file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
-    if file is None or (kind in COMPLETE_CLASSES and file.name != "tokenizer.json"):
-        wanted = "tokenizer.json" if kind in COMPLETE_CLASSES else "vocab.txt"
-        raise UserError(f"{path} has no {wanted}; a BERT folder needs its tokenizer")
+    if file is None or (tokenizer_class in COMPLETE_CLASSES and file.name != "tokenizer.json"):
+        required = "tokenizer.json" if tokenizer_class in COMPLETE_CLASSES else "vocab.txt"
+        raise UserError(f"{path} has no {required}; a BERT folder needs its tokenizer")
     from_list = file.name == "vocab.txt"
     content: JsonObject = (
         {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if from_list else read_tokenizer_json(path)
     )
     roles = {name: settings.get(key) or f"[{key[:-6].upper()}]" for name, key in CONTROL_ROLES.items()}
-    if kind in COMPLETE_CLASSES:
+    if tokenizer_class in COMPLETE_CLASSES:
         return adopt_tokenizer(file, content, roles)
     if content["model"].get("type", "WordPiece") != "WordPiece":
-        raise UserError(f"{file} is of type {content['model']['type']}; a {kind} has WordPiece")
+        raise UserError(f"{file} is of type {content['model']['type']}; a {tokenizer_class} has WordPiece")
     backend = Backend(models.WordPiece(content["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
     backend.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -147,17 +148,18 @@ BYTE_BPE_CLASSES = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerToken
 def load_byte_bpe(path: Path) -> TrainedTokenizer:
     """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
     settings = tokenizer_settings(path)
-    kind = settings.get("tokenizer_class") or BYTE_BPE_CLASSES[0]
-    if kind not in (*BYTE_BPE_CLASSES, *COMPLETE_CLASSES):
+    tokenizer_class = settings.get("tokenizer_class") or BYTE_BPE_CLASSES[0]
+    if tokenizer_class not in (*BYTE_BPE_CLASSES, *COMPLETE_CLASSES):
         raise UserError(
-            f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_BPE_CLASSES, *COMPLETE_CLASSES))}"
+            f"{path} has a {tokenizer_class} (tokenizer_class); regard reads "
+            f"{', '.join((*BYTE_BPE_CLASSES, *COMPLETE_CLASSES))}"
         )
     defaults = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
     roles = {name: settings.get(key) or defaults.get(name, "<mask>") for name, key in CONTROL_ROLES.items()}
     if (path / "tokenizer.json").is_file():
         return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
     vocab, merges = path / "vocab.json", path / "merges.txt"
-    if kind in COMPLETE_CLASSES or not (vocab.is_file() and merges.is_file()):
+    if tokenizer_class in COMPLETE_CLASSES or not (vocab.is_file() and merges.is_file()):
         raise UserError(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
     try:
         backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
@@ -193,9 +195,9 @@ def load_t5_unigram(path: Path) -> TrainedTokenizer:
 
 def t5_tokenizer_json(file: Path, extra: int) -> JsonObject:
     """tokenizer.json of a T5 sentencepiece model, with `extra` sentinels appended in reverse order."""
-    pieces, charsmap = _read_sentencepiece(file)
+    tokens, charsmap = _read_sentencepiece(file)
     sentinels = [sentinel(number) for number in reversed(range(extra))]
-    backend = _unigram_backend(pieces, [(name, 0.0) for name in sentinels])
+    backend = _unigram_backend(tokens, [(name, 0.0) for name in sentinels])
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
     space = {"replacement": "▁", "prepend_scheme": "always"}
@@ -208,22 +210,22 @@ def t5_tokenizer_json(file: Path, extra: int) -> JsonObject:
     return content
 
 
-Pieces = list[tuple[str, float, int]]
+ScoredTokens = list[tuple[str, float, int]]
 
 
-def _read_sentencepiece(file: Path) -> tuple[Pieces, bytes]:
+def _read_sentencepiece(file: Path) -> tuple[ScoredTokens, bytes]:
     try:
-        pieces, kind, charsmap = sentencepiece_proto.parse_model(file.read_bytes())
+        tokens, model_type, charsmap = sentencepiece_proto.parse_model(file.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
-    if not pieces or kind != 1:
+    if not tokens or model_type != 1:
         raise UserError(f"{file} is no unigram model of sentencepiece; fetch the folder again")
-    return pieces, charsmap
+    return tokens, charsmap
 
 
-def _unigram_backend(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
-    unk = next(number for number, (_, _, kind) in enumerate(pieces) if kind == 2)
-    vocab = [(piece, score) for piece, score, _ in pieces] + more
+def _unigram_backend(tokens: ScoredTokens, further: list[tuple[str, float]]) -> Backend:
+    unk = next(number for number, (_, _, token_type) in enumerate(tokens) if token_type == 2)
+    vocab = [(token, score) for token, score, _ in tokens] + further
     return Backend(models.Unigram(vocab, unk_id=unk, byte_fallback=False))
 
 
@@ -254,7 +256,7 @@ def load_bigbird_unigram(path: Path) -> TrainedTokenizer:
     )
     renamed = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
     model = content["model"]
-    model["vocab"] = [[renamed.get(piece, piece), score] for piece, score in model["vocab"]]
+    model["vocab"] = [[renamed.get(entry, entry), score] for entry, score in model["vocab"]]
     content["added_tokens"] = [
         token | {"content": renamed.get(token["content"], token["content"])} for token in content["added_tokens"]
     ]
@@ -263,8 +265,8 @@ def load_bigbird_unigram(path: Path) -> TrainedTokenizer:
 
 def bigbird_tokenizer_json(file: Path, add_prefix_space: bool) -> JsonObject:
     """A tokenizer.json built from a BigBird folder."""
-    pieces, _ = _read_sentencepiece(file)
-    backend = _unigram_backend(pieces, [])
+    tokens, _ = _read_sentencepiece(file)
+    backend = _unigram_backend(tokens, [])
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")
     space = {"replacement": "▁", "prepend_scheme": "always" if add_prefix_space else "never", "split": True}
     backend.pre_tokenizer = pre_tokenizers.Metaspace(**space)  # type: ignore[arg-type]

@@ -60,13 +60,13 @@ def transposed(name: str, part: int = 0, parts: int = 1) -> WeightRule:
     return WeightRule((name,), True, part, parts)
 
 
-def prefixed(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
-    """The table with each side's prefix before its names."""
+def add_prefixes(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
+    """The table with the prefix `ours` before our names and `theirs` before theirs."""
 
     def join(name: str | WeightRule) -> str | WeightRule:
         if isinstance(name, str):
             return f"{theirs}.{name}"
-        return replace(name, names=tuple(f"{theirs}.{each}" for each in name.names))
+        return replace(name, names=tuple(f"{theirs}.{alternative}" for alternative in name.names))
 
     return {f"{ours}.{path}": join(name) for path, name in names.items()}
 
@@ -89,9 +89,11 @@ def load_weights(model: M, theirs: Mapping[str, Tensor], names: Names, computed:
         if state[ours].shape != tensor.shape:
             shapes = f"{tuple(state[ours].shape)}; expected {tuple(tensor.shape)} for {ours!r}"
             raise UserError(f"{present[0]!r} of the checkpoint has shape {shapes}")
-    left = [name for name in theirs if name not in used and not any(re.fullmatch(each, name) for each in computed)]
-    if left:
-        raise UserError(f"{len(left)} tensors of the checkpoint have no place in the model: {', '.join(left[:4])}")
+    unused = [
+        name for name in theirs if name not in used and not any(re.fullmatch(pattern, name) for pattern in computed)
+    ]
+    if unused:
+        raise UserError(f"{len(unused)} tensors of the checkpoint have no place in the model: {', '.join(unused[:4])}")
     if name := nonfinite_name({name: tensor for name, tensor in theirs.items() if name in used}):
         raise UserError(f"{name!r} of the checkpoint has NaN or infinite values; fetch the folder again or repair it")
     model.load_state_dict(state)

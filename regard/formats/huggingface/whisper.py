@@ -33,8 +33,8 @@ from .generation import (
     warn_of_unused,
 )
 from .image_settings import PROCESSOR
-from .marian import attention_names, both_sides, read_depth, write_depth
-from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
+from .marian import attention_names, both_stacks, read_depth, write_depth
+from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, one_of
 
 if TYPE_CHECKING:
     from ...tasks.whisper.task import WhisperPredictor
@@ -73,9 +73,9 @@ CONFIG = ConfigTable(
         Field("vocab", "vocab_size"),
         Field("bins", "num_mel_bins", 80),
         Field("width", "d_model"),
-        both_sides("heads", "attention_heads"),
+        both_stacks("heads", "attention_heads"),
         Joint(read_depth, write_depth),
-        both_sides("inner", "ffn_dim"),
+        both_stacks("inner", "ffn_dim"),
         Field("dropout", "dropout", 0.0),
         Field("tied", "tie_word_embeddings", True),
         Field("source_positions", "max_source_positions", 1500),
@@ -115,8 +115,8 @@ def names(c: whisper.Config) -> dict[str, str | WeightRule]:
     }
     table, head = "model.decoder.embed_tokens.weight", "proj_out.weight"
     return (
-        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
-        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
+        add_prefixes("encoder.layers.*", "model.encoder.layers.*", layer)
+        | add_prefixes("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
         | {
             "front.first": "model.encoder.conv1",
             "front.second": "model.encoder.conv2",
@@ -143,8 +143,8 @@ FIXED_SOUND = {"sampling_rate": RATE, "padding_value": 0.0, "dither": 0.0, "do_n
 def read_sound_settings(theirs: JsonMapping, c: whisper.Config) -> AudioProcessor:
     """Our processor; without the file, that of the published models. ValueError for what it cannot represent."""
     for key, value in FIXED_SOUND.items():
-        if (found := present(theirs, key, value)) != value:
-            raise ValueError(f"{key} is {json_text(found)}; regard reads Whisper folders with {json_text(value)}")
+        if (actual := present(theirs, key, value)) != value:
+            raise ValueError(f"{key} is {json_text(actual)}; regard reads Whisper folders with {json_text(value)}")
     sound = AudioProcessor(
         bins=present(theirs, "feature_size", c.bins), window=present(theirs, "n_fft", 400),
         hop=present(theirs, "hop_length", 160), seconds=present(theirs, "chunk_length", 30), frame_masks=0, bin_masks=0,
@@ -155,11 +155,11 @@ def read_sound_settings(theirs: JsonMapping, c: whisper.Config) -> AudioProcesso
 
 def check_sound(sound: AudioProcessor, c: whisper.Config) -> None:
     """ValueError for frames that do not fit the model."""
-    frames, wanted = sound.seconds * sound.rate // sound.hop, 2 * c.source_positions
-    if (sound.rate, sound.bins, frames) != (FIXED_SOUND["sampling_rate"], c.bins, wanted):
+    frames, expected = sound.seconds * sound.rate // sound.hop, 2 * c.source_positions
+    if (sound.rate, sound.bins, frames) != (FIXED_SOUND["sampling_rate"], c.bins, expected):
         raise ValueError(
-            f"recordings of {sound.rate} Hz have {frames} frames of {sound.bins} bins and the model reads {wanted} of "
-            f"{c.bins}, at 16000 Hz; use the feature extractor of this model"
+            f"recordings of {sound.rate} Hz have {frames} frames of {sound.bins} bins and the model reads {expected} "
+            f"of {c.bins}, at 16000 Hz; use the feature extractor of this model"
         )
 
 
@@ -202,7 +202,9 @@ def read(path: Path, config: JsonMapping) -> WhisperFolder:
     model = load_weights(whisper.Model(ours), tensors, names(ours), (SINUSOID.replace(".", r"\."),))
     file = PROCESSOR if (path / PROCESSOR).is_file() else "processor_config.json"  # that of the whole processor
     about = read_optional_json(path / file)
-    sound = parse_config(path, about.get("feature_extractor", about), lambda it: read_sound_settings(it, ours), file)
+    sound = parse_config(
+        path, about.get("feature_extractor", about), lambda settings: read_sound_settings(settings, ours), file
+    )
     generation = read_generation_config(path, config)
     check_control_ids(path, config, ours.vocab)
     ours = parse_config(path, generation, lambda theirs: with_alignment_heads(ours, theirs), GENERATION_FILE)
@@ -218,28 +220,28 @@ def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.
 
 def tokenizer(path: Path, generation: JsonMapping, c: whisper.Config) -> WhisperTokenizer:
     """The tokenizer of a folder, with the token that begins every decoding as START."""
-    own = causal.tokenizer(path, generation)
-    check_vocabulary(path, own.backend.get_vocab().values(), c.vocab)
+    base = causal.tokenizer(path, generation)
+    check_vocabulary(path, base.backend.get_vocab().values(), c.vocab)
     start = parse_config(path, generation, lambda theirs: present(theirs, "decoder_start_token_id"), GENERATION_FILE)
-    control = parse_config(path, generation, lambda theirs: control_tokens(theirs, own, c), GENERATION_FILE)
+    control = parse_config(path, generation, lambda theirs: control_tokens(theirs, base, c), GENERATION_FILE)
     numbers = [control.no_timestamps, control.previous, control.no_speech]
-    ids = [each for each in (*numbers, *control.languages.values(), *control.tasks.values()) if each is not None]
+    ids = [number for number in (*numbers, *control.languages.values(), *control.tasks.values()) if number is not None]
     check_vocabulary(path, ids, c.vocab)
-    return WhisperTokenizer(own.backend, own.pad, start, own.end, own.unk, control)
+    return WhisperTokenizer(base.backend, base.pad, start, base.end, base.unk, control)
 
 
-def control_tokens(generation: JsonMapping, own: FolderTokenizer, c: whisper.Config) -> ControlTokens:
+def control_tokens(generation: JsonMapping, base: FolderTokenizer, c: whisper.Config) -> ControlTokens:
     """The control tokens that generation_config.json tells; what it lacks, by name."""
-    names = own.backend.get_vocab()
+    names = base.backend.get_vocab()
     no_timestamps = generation.get("no_timestamps_token_id", names.get("<|notimestamps|>"))
     if no_timestamps is None:
         raise ValueError("there is no no_timestamps_token_id, and no token <|notimestamps|>; fetch the folder again")
     languages: dict[str, int] = {}
     if generation.get("is_multilingual", c.vocab != ENGLISH_VOCAB):
-        given: JsonMapping = generation.get("lang_to_id") or {
+        ids: JsonMapping = generation.get("lang_to_id") or {
             name: number for name, number in names.items() if LANGUAGE.fullmatch(name)
         }
-        languages = {name.strip("<|>"): number for name, number in sorted(given.items(), key=lambda pair: pair[1])}
+        languages = {name.strip("<|>"): number for name, number in sorted(ids.items(), key=lambda pair: pair[1])}
     tasks: JsonMapping = generation.get("task_to_id") or {
         task: names[name] for task in ("translate", "transcribe") if (name := f"<|{task}|>") in names
     }

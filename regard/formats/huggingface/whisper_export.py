@@ -56,7 +56,7 @@ def generation_settings(predictor: "WhisperPredictor") -> JsonObject:
         "bos_token_id": target.end, "max_length": predictor.positions, "no_timestamps_token_id": control.no_timestamps,
         "return_timestamps": decode.timestamps, "is_multilingual": target.multilingual,
         "prev_sot_token_id": control.previous, "max_initial_timestamp_index": control.latest_start,
-        "alignment_heads": [list(each) for each in predictor.run.model.alignment_heads] or None,
+        "alignment_heads": [list(head) for head in predictor.run.model.alignment_heads] or None,
     }  # fmt: skip
     if target.multilingual:
         settings |= {
@@ -73,9 +73,14 @@ def tokenizer_settings(target: WhisperTokenizer, positions: int) -> JsonObject:
     """The tokenizer_config.json of a model."""
     names = {number: token.content for number, token in target.backend.get_added_tokens_decoder().items()}
     roles = {"bos_token": target.end, "eos_token": target.end, "pad_token": target.pad}
-    kind = "WhisperTokenizer" if target.spaced else "PreTrainedTokenizerFast"
-    own = {role: names[number] for role, number in roles.items() if number in names}
-    return {"tokenizer_class": kind, "model_max_length": positions, "clean_up_tokenization_spaces": False, **own}
+    class_name = "WhisperTokenizer" if target.spaced else "PreTrainedTokenizerFast"
+    control = {role: names[number] for role, number in roles.items() if number in names}
+    return {
+        "tokenizer_class": class_name,
+        "model_max_length": positions,
+        "clean_up_tokenization_spaces": False,
+        **control,
+    }
 
 
 def to_bytes(values: JsonObject) -> bytes:
@@ -91,16 +96,16 @@ def check(predictor: "WhisperPredictor", draft: Path, precision: str) -> str:
     tokens = torch.randint(predictor.vocab, PROBE, generator=generator)
     source, target = Inputs("frames", frames), Inputs("tokens", tokens)
     with torch.no_grad():
-        wanted = model(source, target)
-        again = whisper.read(draft, read_json(draft / "config.json")).model(source, target)
-        check_close("logits of the folder as regard reads it", again, wanted)
+        expected = model(source, target)
+        folder_logits = whisper.read(draft, read_json(draft / "config.json")).model(source, target)
+        check_close("logits of the folder as regard reads it", folder_logits, expected)
         if find_spec("transformers") is None:
             return "equal when read again; not compared with transformers, which is not installed"
         hf: Any = import_module("transformers")
         with quiet(hf):
             theirs = hf.WhisperForConditionalGeneration.from_pretrained(draft).eval()
-            found = theirs(input_features=frames.transpose(1, 2), decoder_input_ids=tokens).logits
-        difference = check_close("logits of transformers", found, wanted)
+            logits = theirs(input_features=frames.transpose(1, 2), decoder_input_ids=tokens).logits
+        difference = check_close("logits of transformers", logits, expected)
     return f"equal when read again; transformers differs by {difference:.1g} of the largest logit"
 
 

@@ -38,11 +38,11 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_tokenizer,
+    find_tokenizer,
     max_vocab,
     open_split,
     open_splits,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
     vocab_size,
     with_inputs,
@@ -241,9 +241,9 @@ class CaptionJob(TrainingJob):
     def __init__(self, predictor: CaptionPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
-        most = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
+        max_tokens = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
         dataset = CaptionDataset(
-            splits["train"], predictor.image, predictor.target, self.run.data, self.run.train, most
+            splits["train"], predictor.image, predictor.target, self.run.data, self.run.train, max_tokens
         )
         self.loader = Loader.of(dataset)
         if "valid" in splits:  # fail before training, not at the first validation
@@ -271,7 +271,7 @@ class CaptionJob(TrainingJob):
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
     """Open the data and train the tokenizer, if it is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    target, image = kept_tokenizer(processors, TEXT), processors.get(IMAGE)
+    target, image = find_tokenizer(processors, TEXT), processors.get(IMAGE)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
     squares = spec_of(run.model.family).image(run.model)
@@ -283,7 +283,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    image, target = processors.get(IMAGE), restored_tokenizer(processors, TEXT)
+    image, target = processors.get(IMAGE), require_tokenizer(processors, TEXT)
     if not isinstance(image, ImageProcessor):
         raise UserError(f"{folder} lacks its image processor; restore it, or train the run again")
     return CaptionPredictor(run, build_model(run), image, target, device)

@@ -1,4 +1,4 @@
-"""What classification and regression read: texts, or pairs of texts."""
+"""The inputs of classification and regression: texts, or pairs of texts."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -17,7 +17,7 @@ from ...metrics.bag_of_words import ProblemType
 from ...processors.labels import LabelSet, collect_label_sets, collect_labels
 from ..base import Processors, TrainingJob, build_model
 from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
-from ..label.encoder import kept_or_trained_tokenizer, with_vocab
+from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
 from .ngram_start import start_ngrams
@@ -54,7 +54,7 @@ class ClassifyJob(LabelJob):
         self.problem: ProblemType = predictor.problem
         self.splits, train = splits, splits["train"]
         labels = self._labels(run, processors, predictor.label_field)
-        tokenizer = kept_or_trained_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
+        tokenizer = find_or_train_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
         settings = {} if self.problem != "regression" else {"ngrams": {"order": 0}}
         run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels), **settings)
         self.run = run
@@ -131,10 +131,10 @@ class ClassifyJob(LabelJob):
     def describe_data(self) -> list[str]:
         data = self.run.data
         settings = {"problem_type": data.problem_type, "pairs": data.pairs}
-        shown = [
+        changed = [
             f"data.{key}={value}" for key, value in settings.items() if value not in ("auto", "no", "single_label")
         ]
-        facts = [f"train: {', '.join(shown)}; train.metric={self.run.train.metric}"] if shown else []
+        facts = [f"train: {', '.join(changed)}; train.metric={self.run.train.metric}"] if changed else []
         return facts + (TrainingJob.describe_data(self) if self.problem == "regression" else super().describe_data())
 
 

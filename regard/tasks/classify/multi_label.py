@@ -98,7 +98,7 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         flat = [label for reference in references for label in reference]
         self.report_labels(examples, flat)
         logits = self._logits(self.encode_with_warning([item_of_example(example) for example in examples]))
-        predicted = self._chosen(torch.stack(logits))
+        predicted = self._label_sets(torch.stack(logits))
         metrics = {"examples": len(references), **multi_label_metrics(predicted, references)}
         return metrics | self.baselines(examples, references) | self.unseen_labels(flat), predicted, references
 
@@ -108,7 +108,7 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         logits = torch.stack(self._logits(self.encode_with_warning([item_of_example(example) for example in examples])))
         targets = MultiLabelProcessor(self.labels).collate([MultiLabelProcessor(self.labels).encode(e) for e in known])
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets.values)
-        metrics = multi_label_metrics(self._chosen(logits), known)
+        metrics = multi_label_metrics(self._label_sets(logits), known)
         return {"loss": float(loss), **{name: metrics[name] for name in ("accuracy", "f1", "micro_f1")}}
 
     def majority_baseline(self, references: Sequence[Any]) -> Metrics:
@@ -119,7 +119,7 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         metrics = multi_label_metrics([(label,)] * len(references), references)
         return {"majority": metrics["micro_f1"], "majority label": label}
 
-    def _chosen(self, logits: Tensor) -> list[tuple[str, ...]]:
+    def _label_sets(self, logits: Tensor) -> list[tuple[str, ...]]:
         positive = logits.sigmoid() >= self.threshold()
         rows = [row.nonzero()[:, 0].tolist() for row in positive]
         return [tuple(sorted(self.labels.names[number] for number in row)) for row in rows]

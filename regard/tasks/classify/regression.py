@@ -17,7 +17,7 @@ from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.targets import NumberProcessor
 from ...processors.text.tokenizers import Tokenizer
-from ..base import Metrics, Record, build_model, restored_tokenizer
+from ..base import Metrics, Record, build_model, require_tokenizer
 from ..label.baselines import StoredBaseline
 from ..notices import empty_text, require_finite
 from ..predictor import PlainResult
@@ -45,7 +45,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
         processors = load_processors(folder)
         number = processors.get(cls.label_field)
         name = number.name if isinstance(number, NumberProcessor) else "value"
-        predictor = cls(run, build_model(run), restored_tokenizer(processors), (name,), device)
+        predictor = cls(run, build_model(run), require_tokenizer(processors), (name,), device)
         predictor.folder = folder
         return predictor
 

@@ -94,7 +94,7 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         """ln P(label | text)"""
         if self.is_item(texts) and isinstance(targets, str):
             return self.score([texts], [targets], details)[0]
-        items, labels = self._scored(texts, targets)
+        items, labels = self._check_pairs(texts, targets)
         ids = self.label_ids(labels)
         values = [float(row[number]) for row, number in zip(self._logprobs(items), ids, strict=True)]
         require_finite(values)
@@ -127,7 +127,7 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         nats = -float(logprobs.gather(1, targets[:, None]).sum())
         return nats / max(len(references), 1), self.best_labels(logprobs), references
 
-    def _scored(self, texts: Any, targets: Any) -> tuple[list[tuple[str, ...]], list[str]]:
+    def _check_pairs(self, texts: Any, targets: Any) -> tuple[list[tuple[str, ...]], list[str]]:
         if self.is_item(texts) != isinstance(targets, str) or targets is None:
             raise UserError("score takes two texts or two lists of texts, not one of each")
         items, labels = self.as_items(texts), as_texts(targets, "label")

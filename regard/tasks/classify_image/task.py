@@ -36,7 +36,7 @@ from ..base import (
     Processors,
     Record,
     build_model,
-    kept_labels,
+    find_labels,
     open_split,
     open_splits,
     view_title,
@@ -252,13 +252,13 @@ def image_processor(data: SquareImages, model: Any, start: ImageProcessor | None
     side, default = data.size or model.image, SquareImages()
     image = start or ImageProcessor(resize=side, crop=side)
     return replace(
-        _resized(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
+        _resize_processor(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
         std=image.std if start and data.std == default.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
         flip=data.flip, color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
     )  # fmt: skip
 
 
-def _resized(image: ImageProcessor, side: int) -> ImageProcessor:
+def _resize_processor(image: ImageProcessor, side: int) -> ImageProcessor:
     """The processor for squares of `side` pixels, which resizes and crops in the same proportion."""
     if image.crop:
         lengths = (image.resize,) if isinstance(image.resize, int) else image.resize
@@ -270,7 +270,7 @@ def _resized(image: ImageProcessor, side: int) -> ImageProcessor:
 def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    image, labels = processors.get(IMAGE), kept_labels(processors, LABEL)
+    image, labels = processors.get(IMAGE), find_labels(processors, LABEL)
     if not isinstance(image, ImageProcessor) or labels is None or len(labels) != run.model.labels:
         raise UserError(f"{folder} lacks its image processor or its labels; restore them, or train the run again")
     return ClassifyImagePredictor(run, build_model(run), image, labels, device)

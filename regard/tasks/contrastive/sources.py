@@ -28,7 +28,7 @@ from ...synthetic.dates import make_dates
 from ...synthetic.morse import make_morse
 from ..base import Processors
 from ..classify_image.task import image_processor
-from ..transcribe.processors import augmented, new_frames
+from ..transcribe.processors import new_frames, with_augmentation
 from ..views import frame_axis, patch_axis
 
 TEXT = "text"  # the field of texts
@@ -126,7 +126,7 @@ class SoundModality(ItemModality):
 
     def new_processor(self, run: Run, processors: Processors, train: Source) -> SoundFrames:
         sound = processors.get(self.field)
-        return augmented(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
+        return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
 
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
         assert isinstance(processor, SoundFrames)
@@ -188,7 +188,7 @@ SOURCES: dict[TensorKind, ItemModality] = {
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:
-    """What the embedded scenes of a run show."""
+    """The settings of the embedded scenes of a run."""
     combinations = all_combinations(data.colors, data.shape_types)
     unseen, unseen_valid = (
         [parse_combination(text, f"data.{name}", combinations) for text in getattr(data, name)]

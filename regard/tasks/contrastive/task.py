@@ -33,10 +33,10 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_tokenizer,
+    find_tokenizer,
     open_split,
     open_splits,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
 )
 from ..label import encoder
@@ -190,8 +190,10 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         notices: list[tuple[Notice, ...]] = [()] * len(items)
         size = batch or int(self.run.decode.batch)
         for first in range(0, len(chosen), size):
-            some = chosen[first : first + size]
-            embedded[some] = self._embed(self.source_side, self.source_side.encode_all([items[i] for i in some]))
+            batch_indices = chosen[first : first + size]
+            embedded[batch_indices] = self._embed(
+                self.source_side, self.source_side.encode_all([items[i] for i in batch_indices])
+            )
         texts = self.tokenizer.encode([self.checked_text(items[index]) for index in text_indices])
         rows = self.text_side.encode_all([items[index] for index in text_indices]) if text_indices else []
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
@@ -281,8 +283,8 @@ class EmbeddedPairs:
         """Nats per pair, in steps of `size` pairs in their order."""
         total = 0.0
         numbers = torch.tensor(self.pairs)
-        for some in torch.split(numbers, size):
-            items, texts = some.unbind(1)
+        for step_pairs in torch.split(numbers, size):
+            items, texts = step_pairs.unbind(1)
             scores = scale * (self.items[items] @ self.vectors[texts].T)
             positives = (items[:, None] == items) | (texts[:, None] == texts)
             total += float(contrastive_loss(scores, positives))
@@ -339,7 +341,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     """Open the data, train the tokenizer and measure frames, if they are not kept; writes no file."""
     splits, modality = open_splits(run, data_split), source_modality(run)
     text_fields = (0, 1) if modality is SOURCES["tokens"] else (1,)
-    tokenizer = kept_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(*text_fields))
+    tokenizer = find_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(*text_fields))
     source = modality.new_processor(run, processors, splits["train"])
     run = with_vocab(run, tokenizer, head="none", **modality.model_settings(source))
     return ContrastiveJob(new_predictor(run, build_model(run), source, tokenizer, device), splits)
@@ -359,7 +361,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> ContrastivePredicto
     if modality is not SOURCES["tokens"] and modality.field not in processors:
         raise UserError(f"{folder} lacks its processor of {modality.noun}s; restore it, or train the run again")
     return new_predictor(
-        run, build_model(run), processors.get(modality.field), restored_tokenizer(processors, TEXT), device
+        run, build_model(run), processors.get(modality.field), require_tokenizer(processors, TEXT), device
     )
 
 

@@ -1,6 +1,6 @@
 """The loss of detection, of denoising beside it (DN-DETR, 2203.01305), and the objective over both.
 
-Queries are matched to objects, then their classes and boxes are compared. Denoising also asks for the true boxes behind
+Queries are matched to objects, then their classes and boxes are compared. Denoising also predicts the true boxes of
 noised ones, without any matching.
 """
 
@@ -45,7 +45,7 @@ class DetectionLoss:
 
 
 def detection_loss(detections: Detections, true: TrueObjects, no_object: float = NO_OBJECT) -> DetectionLoss:
-    """Every layer is matched on its own, as the auxiliary losses of DETR are."""
+    """The loss over all decoder layers; every layer is matched separately, as in the auxiliary losses of DETR."""
     layer, image, query, object_ = match(detections.logits, detections.boxes, true.labels, true.boxes, true.valid)
     none = detections.logits.size(-1) - 1
     target = torch.full(detections.logits.shape[:3], none, dtype=torch.long, device=detections.logits.device)
@@ -57,7 +57,7 @@ def detection_loss(detections: Detections, true: TrueObjects, no_object: float =
 
 
 def box_loss(predicted: Tensor, true: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Summed over boxes (…, 4) that belong together; those that are not `valid` (…) count for nothing."""
+    """The loss summed over matched boxes (…, 4); boxes that are not `valid` (…) do not count."""
     predicted, true = predicted.float(), true.float()
     _, giou = overlap(corners(predicted), corners(true))
     loss = BOX * (predicted - true).abs().sum(-1) + OVERLAP * (1 - giou)
@@ -83,7 +83,7 @@ def add_box_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
 
 
 def denoising_loss(detections: Detections, true: TrueObjects, groups: int) -> Tensor:
-    """Summed over layers and objects, the mean of the groups: class and box of the object that a box was made from."""
+    """The loss of noised boxes against their original objects, summed over layers and objects, averaged over groups."""
     layers, shape = len(detections.logits), detections.logits.shape[:3]
     labels = true.labels.masked_fill(~true.valid, IGNORED).repeat(layers, 1, groups).view(shape)
     boxes, valid = true.boxes.repeat(1, groups, 1), true.valid.repeat(1, groups)
@@ -109,7 +109,7 @@ class DetectionObjective(Objective):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # matching waits for the device, and shapes follow the objects
 def training_loss(detections: Detections, true: TrueObjects, groups: int) -> DetectionLoss:
-    """The loss of the queries, of the places that propose them and of the noised boxes in `groups`."""
+    """The loss of the queries, of the positions that propose them, and of the noised boxes in `groups`."""
     loss = detection_loss(detections, true)
     classes, boxes = loss.classes, loss.boxes
     if detections.proposed is not None:  # all places together have the class weight of the queries
@@ -161,10 +161,10 @@ class LossMeter:
 
     def add(self, detections: Detections, truths: Sequence[TruthBoxes]) -> None:
         """Add the losses of a batch."""
-        rows = [self._known(truth.trained) for truth in truths]
-        most = max(len(labels) for labels, _ in rows)
-        labels, boxes = torch.zeros(len(rows), most, dtype=torch.long), torch.zeros(len(rows), most, 4)
-        valid = torch.zeros(len(rows), most, dtype=torch.bool)
+        rows = [self._known_objects(truth.trained) for truth in truths]
+        max_objects = max(len(labels) for labels, _ in rows)
+        labels, boxes = torch.zeros(len(rows), max_objects, dtype=torch.long), torch.zeros(len(rows), max_objects, 4)
+        valid = torch.zeros(len(rows), max_objects, dtype=torch.bool)
         for row, (ids, truth_boxes) in enumerate(rows):
             labels[row, : len(ids)], valid[row, : len(ids)] = torch.tensor(ids, dtype=torch.long), True
             boxes[row, : len(ids)] = torch.from_numpy(truth_boxes)
@@ -175,7 +175,7 @@ class LossMeter:
         self.weights += matched + NO_OBJECT * (len(rows) * queries - matched)
         self.objects += sum(len(ids) for ids, _ in rows)
 
-    def _known(self, truth: TruthBoxes) -> tuple[list[int], np.ndarray]:
+    def _known_objects(self, truth: TruthBoxes) -> tuple[list[int], np.ndarray]:
         """The ids and boxes, as center and size in shares of the image, of the objects with a known label."""
         known = [place for place, label in enumerate(truth.labels) if label in self.labels.ids]
         low, high = truth.boxes[known, :2], truth.boxes[known, 2:]

@@ -41,7 +41,7 @@ from ..base import (
     TrainingJob,
     build_model,
     describe_labels,
-    kept_labels,
+    find_labels,
     open_split,
     open_splits,
     view_title,
@@ -96,7 +96,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
             group = requests[first : first + size]
             images = [load_image(request.image) for request in group]
             for objects, image, request in zip(self.detect(images, size), images, group, strict=True):
-                results.append(DetectResult(self._chosen(objects, request), *image.size))
+                results.append(DetectResult(self._select_objects(objects, request), *image.size))
         return results
 
     def record(self, request: DetectRequest, result: DetectResult) -> Record:
@@ -156,14 +156,14 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         settings: DetectDecode = changed_decode(self.run, decode)
         return settings
 
-    def _chosen(self, objects: Sequence[DetectedObject], request: DetectRequest) -> tuple[DetectedObject, ...]:
+    def _select_objects(self, objects: Sequence[DetectedObject], request: DetectRequest) -> tuple[DetectedObject, ...]:
         default = self.run.decode
         threshold = default.threshold if request.threshold is None else request.threshold
         top = default.top if request.top is None else request.top
         return tuple(detected for detected in objects[:top] if detected.score >= threshold)
 
     def detect(self, images: Sequence[Any], batch: int | None = None) -> list[list[DetectedObject]]:
-        """All objects of upright images, whatever their score; the likeliest first."""
+        """All objects of upright images, with any score; the likeliest first."""
         predictions = list[list[DetectedObject]]()
         for first, arrays in self._batches(images, batch):
             sizes = [image.size for image in images[first : first + len(arrays)]]
@@ -246,7 +246,7 @@ class DetectJob(TrainingJob):
         return [*super().describe_data(), *labels, *self._size_fact()]
 
     def _size_fact(self) -> list[str]:
-        """What a start decides instead of data.size."""
+        """A fact about the image size of a start, if it differs from data.size."""
         image, data = self.predictor.image, self.run.data
         if (image.resize, image.max_size) == (data.size, data.max_size):
             return []
@@ -266,7 +266,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     labels = source.labels
     if not len(labels):
         raise UserError(f"data.train: {source.name} has no box to learn from; give images with boxes")
-    saved_labels = kept_labels(processors, LABEL)
+    saved_labels = find_labels(processors, LABEL)
     labels = labels.in_order_of(saved_labels) if saved_labels else labels
     image = processors.get(IMAGE)
     new = image_processor(run.data)
@@ -278,7 +278,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 
 
 def image_processor(data: DetectData) -> ImageProcessor:
-    """How images are read: the shorter side has data.size pixels, unless the longer one exceeds data.max_size."""
+    """The processor of images: the shorter side has data.size pixels, unless the longer one exceeds data.max_size."""
     return ImageProcessor(
         resize=data.size, crop=0, max_size=data.max_size, resample="bilinear", mean=data.mean, std=data.std, patch=1,
         scale=(1.0, 1.0), flip=False, color=data.color, erase=data.erase,
@@ -288,7 +288,7 @@ def image_processor(data: DetectData) -> ImageProcessor:
 def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    image, boxes, labels = processors.get(IMAGE), processors.get(BOXES), kept_labels(processors, LABEL)
+    image, boxes, labels = processors.get(IMAGE), processors.get(BOXES), find_labels(processors, LABEL)
     if not isinstance(image, ImageProcessor) or not isinstance(boxes, BoxProcessor) or labels is None:
         raise UserError(f"{folder} lacks its processor of images, boxes or labels; restore it, or train the run again")
     return DetectPredictor(run, build_model(run), image, boxes, labels, device)

@@ -1,4 +1,4 @@
-"""What tasks that write text share: from requests to searches, results, scores of known targets, views of attention.
+"""Code that tasks with text output share: searches, results, scores of known targets, views of attention.
 
-A task's own reading and joining stay in its folder. Search itself is in `regard.decode`.
+Code that only one task needs stays in its folder. Search itself is in `regard.decode`.
 """

@@ -39,7 +39,7 @@ class SourceInputs(NamedTuple):
 
 
 class SourceGeneration(TextGeneration, Generic[SourceItem]):
-    """From sources and the constraints of their targets to hypotheses."""
+    """Search hypotheses for sources, under constraints on their targets."""
 
     model: Seq2SeqModel | Ensemble
     target: Tokenizer
@@ -102,8 +102,8 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
             pending = {i: constraint for i, constraint in revised.items() if constraint is not None}
             if not pending:
                 return hypotheses
-            again = self.search([items[i] for i in pending], settings, list(pending.values()))
-            for i, best in zip(pending, again, strict=True):
+            new_hypotheses = self.search([items[i] for i in pending], settings, list(pending.values()))
+            for i, best in zip(pending, new_hypotheses, strict=True):
                 hypotheses[i] = best
         for i, constraint in pending.items():  # an excluded phrase is worse than no result
             hypotheses[i] = [best for best in hypotheses[i] if constraint.allows(self.target.decode([best.tokens])[0])]

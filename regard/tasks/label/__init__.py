@@ -1,1 +1,1 @@
-"""What tasks that choose labels share: encoder predictors, ranked labels, baselines, embeddings."""
+"""Code that tasks with labels share: encoder predictors, ranked labels, baselines, embeddings."""

@@ -40,12 +40,12 @@ def _targets(examples: Iterable[Sequence[Any]], problem: ProblemType) -> list[An
 
 def fit_bag_of_words(problem: ProblemType, train: Source, valid: Source | None) -> BagOfWords:
     """A bag of words of the first training examples; the strength is the better one on validation data."""
-    some = train[:MAX_EXAMPLES]
-    texts, targets = [baseline_text(example) for example in some], _targets(some, problem)
+    train_examples = train[:MAX_EXAMPLES]
+    texts, targets = [baseline_text(example) for example in train_examples], _targets(train_examples, problem)
     if valid is None:
         return next(BagOfWords.fits(texts, targets, problem, (USUAL_STRENGTH,)))
-    held = valid[:MAX_EXAMPLES]
-    inputs, references = [baseline_text(example) for example in held], _targets(held, problem)
+    valid_examples = valid[:MAX_EXAMPLES]
+    inputs, references = [baseline_text(example) for example in valid_examples], _targets(valid_examples, problem)
     sign = -1 if problem == "regression" else 1
     candidates = BagOfWords.fits(texts, targets, problem, STRENGTHS)
     return max(candidates, key=lambda model: sign * baseline_score(problem, model.predict(inputs), references))

@@ -31,10 +31,10 @@ from ...progress import track
 from ..base import (
     Processors,
     build_model,
-    kept_labels,
-    kept_tokenizer,
+    find_labels,
+    find_tokenizer,
     max_vocab,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
     vocab_size,
     with_model_settings,
@@ -165,13 +165,13 @@ class LabelPredictor(LabelSetMixin, EncoderPredictor[Item, RequestType, ResultTy
     def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
         """The predictor of a run folder, without the weights."""
         processors = load_processors(folder)
-        labels = kept_labels(processors, cls.label_field) or LabelSet({})
+        labels = find_labels(processors, cls.label_field) or LabelSet({})
         if len(labels) != run.model.labels:
             raise UserError(
                 f"{folder / LabelProcessor.file} has {len(labels)} labels and the model {run.model.labels}; it belongs "
                 "to another run, restore it"
             )
-        return cls(run, build_model(run), restored_tokenizer(processors), labels, device)
+        return cls(run, build_model(run), require_tokenizer(processors), labels, device)
 
     @classmethod
     def from_folder(cls, folder: "PretrainedEncoder", overrides: Mapping[str, object], task: str) -> Self:
@@ -187,11 +187,11 @@ class LabelPredictor(LabelSetMixin, EncoderPredictor[Item, RequestType, ResultTy
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def kept_or_trained_tokenizer(
+def find_or_train_tokenizer(
     run: Run, processors: Processors, train: Source, text_fields: tuple[int, ...] = (0,)
 ) -> Tokenizer:
     """The saved tokenizer, or one trained on the texts of these fields."""
-    return kept_tokenizer(processors) or train_tokenizer(run.tokenizer, train.texts(*text_fields), control=(MASK,))
+    return find_tokenizer(processors) or train_tokenizer(run.tokenizer, train.texts(*text_fields), control=(MASK,))
 
 
 class PretrainedEncoder(Protocol):

@@ -1,4 +1,4 @@
-"""What predictors of labels share: the best labels, ranked labels, and baselines."""
+"""Code that predictors of labels share: the best labels, ranked labels, and baselines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from ...data.source import Source
 from ...errors import UserError
 from ...metrics.labels import label_metrics
 from ...processors.labels import LabelSet
-from ..base import Metrics, Processors, TrainingJob, describe_labels, kept_labels, log_facts
+from ..base import Metrics, Processors, TrainingJob, describe_labels, find_labels, log_facts
 from ..requests import LabelProbability
 
 TOP = 5  # of many labels, the likeliest that are counted as hits
 
 
 class LabelSetMixin:
-    """A predictor with a label set."""
+    """Methods of a predictor with a label set."""
 
     labels: LabelSet
 
@@ -77,7 +77,7 @@ def label_set(
     """The labels of the training data, with the ids of the saved label set if the labels are equal."""
     if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
         collected.require_known(splits["valid"], "data.valid")
-    saved_labels = kept_labels(processors, field)
+    saved_labels = find_labels(processors, field)
     return collected.in_order_of(saved_labels) if saved_labels else collected
 
 

@@ -28,7 +28,7 @@ class Continuation:
 
 
 class PromptGeneration(TextGeneration):
-    """From prompts to continuations."""
+    """Generate continuations of prompts."""
 
     model: CausalModel | Ensemble
     tokenizer: Tokenizer

@@ -135,8 +135,8 @@ def corpus_nll(
         policy, windows = f"{memory_layer(memory).policy}, segments of {width}", memory_windows(texts, width, rows)
     else:
         policy = f"stride {stride} of {width}" if 0 < stride < width else f"non-overlapping {width}"
-        most = min(MAX_TOKENS // width, MAX_LOGITS // vocab // (stride or width))
-        windows = evaluation_windows(texts, width, stride, max(most, 1))
+        max_rows = min(MAX_TOKENS // width, MAX_LOGITS // vocab // (stride or width))
+        windows = evaluation_windows(texts, width, stride, max(max_rows, 1))
     nats, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for window in track(windows, "tokens", size=lambda window: window.count):
         nats -= token_logprobs(model, window.to(device), memory).sum(dtype=torch.float64)

@@ -35,10 +35,10 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_tokenizer,
+    find_tokenizer,
     log_facts,
     max_vocab,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
     vocab_size,
     vocabulary,
@@ -155,10 +155,10 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             raise UserError("the text is empty and has no attention to show; give a sentence")
         prompt, ids = self.encode_texts([text, text + ("" if target is None else as_text(target, "target"))])
         self.refuse_long(len(ids) + 1, "the text")
-        same = len(prompt) if ids[: len(prompt)] == prompt else len(ids)
+        prompt_length = len(prompt) if ids[: len(prompt)] == prompt else len(ids)
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with record_layers(as_module(model), layer) as recorder:
-            logits = generation_logits(model, [self.start_token, *ids], same + 1, self.device)[:-1].float()
+            logits = generation_logits(model, [self.start_token, *ids], prompt_length + 1, self.device)[:-1].float()
         targets = torch.tensor(ids, device=self.device)
         logprobs: list[float] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
         text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
@@ -276,7 +276,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     """Open the data and train a tokenizer that is not kept; writes no file except the token cache in `folder`."""
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
         raise UserError("train.metric=word_perplexity needs data.document=stream; use perplexity or bits_per_byte")
-    tokenizer = kept_tokenizer(processors) or train_tokenizer(
+    tokenizer = find_tokenizer(processors) or train_tokenizer(
         run.tokenizer, split_documents(run.data, "train").sample()
     )
     run = _with_vocab(run, vocab_size(run, tokenizer))
@@ -290,7 +290,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 
 def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
     """The predictor of a run folder, without the weights."""
-    tokenizer = restored_tokenizer(load_processors(folder))
+    tokenizer = require_tokenizer(load_processors(folder))
     return LanguagePredictor(run, build_model(run), tokenizer, device, folder=folder)
 
 

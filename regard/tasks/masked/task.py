@@ -22,9 +22,9 @@ from ...families.protocols import MaskedModel, as_module
 from ...parts.losses import smoothed_cross_entropy
 from ...processors.saved import load_processors
 from ...processors.text.tokenizers import TrainedTokenizer
-from ..base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
+from ..base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, require_tokenizer
 from ..label import encoder
-from ..label.encoder import EncoderPredictor, PretrainedEncoder, kept_or_trained_tokenizer, run_of_folder, with_vocab
+from ..label.encoder import EncoderPredictor, PretrainedEncoder, find_or_train_tokenizer, run_of_folder, with_vocab
 from ..notices import Notice, cut_masked, no_mask, require_finite
 from ..objectives import MaskedObjective
 from ..records import masked_record
@@ -164,7 +164,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
             "set model.token_types=2 or start from another model"
         )
     splits = open_splits(run, open_lines)
-    tokenizer = kept_or_trained_tokenizer(run, processors, splits["train"])
+    tokenizer = find_or_train_tokenizer(run, processors, splits["train"])
     run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
     predictor = MaskedPredictor(run, build_model(run), tokenizer, device)
     return MaskedJob(predictor, splits)
@@ -172,7 +172,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 
 def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:
     """The predictor of a run folder, without the weights."""
-    return MaskedPredictor(run, build_model(run), restored_tokenizer(load_processors(folder)), device)
+    return MaskedPredictor(run, build_model(run), require_tokenizer(load_processors(folder)), device)
 
 
 def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> MaskedPredictor:

@@ -1,1 +1,1 @@
-"""Texts, images and sound in one model: what differs by modality, and the tags of tasks."""
+"""Texts, images and sound in one model: the modalities, and the tags of tasks."""

@@ -28,7 +28,7 @@ from ..classify_image.task import image_processor
 from ..generate.seq2seq import SourceInputs
 from ..generate.views import END
 from ..transcribe.generation import frames_key
-from ..transcribe.processors import augmented, new_frames
+from ..transcribe.processors import new_frames, with_augmentation
 from ..views import frame_axis, patch_axis
 
 IMAGE_TOKENS = 100  # of the text for an image, if decode.max_tokens is 0
@@ -173,7 +173,7 @@ def new_modalities(
     if AUDIO in examples:
         sound = processors.get(AUDIO)
         frames = sound if isinstance(sound, SoundFrames) else new_frames(run.data, examples[AUDIO])
-        modalities[AUDIO] = SoundInputs(augmented(frames, run.data), run.data)
+        modalities[AUDIO] = SoundInputs(with_augmentation(frames, run.data), run.data)
     return modalities
 
 

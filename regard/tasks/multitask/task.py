@@ -38,12 +38,12 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_labels,
-    kept_tokenizer,
+    find_labels,
+    find_tokenizer,
     max_vocab,
     open_split,
     open_splits,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
     with_inputs,
     with_model_settings,
@@ -365,8 +365,8 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
         for name, source in sources.items()
     }
     train = splits["train"]
-    tokenizer = kept_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, train.texts_to_learn())
-    labels = kept_labels(processors, TASK_FIELD)
+    tokenizer = find_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, train.texts_to_learn())
+    labels = find_labels(processors, TASK_FIELD)
     tags = TaskTags.of(train, tokenizer.size) if labels is None else TaskTags(labels, tokenizer.size)
     tags.require_known(train, "data.train")
     if "valid" in splits:
@@ -383,7 +383,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 def restore(run: Run, folder: Path, device: torch.device) -> MultitaskPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    tokenizer, labels = restored_tokenizer(processors, TEXT), kept_labels(processors, TASK_FIELD)
+    tokenizer, labels = require_tokenizer(processors, TEXT), find_labels(processors, TASK_FIELD)
     if labels is None:
         raise UserError(f"{folder} lacks the tags of its tasks; restore them, or train the run again")
     modalities, tags = restored_modalities(run, processors, tokenizer), TaskTags(labels, tokenizer.size)

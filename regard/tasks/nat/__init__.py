@@ -1,1 +1,1 @@
-"""Translation by families that write all tokens at once: fertilities, Mask-Predict, CTC."""
+"""Non-autoregressive translation (all tokens at once): fertilities, Mask-Predict, CTC."""

@@ -197,8 +197,8 @@ class FertilityTranslator(LengthPredictor):
 
     def _teacher_scores(self, texts: list[str], tokens: list[list[int]], strategy: NoisyParallel) -> list[float]:
         """Σ log p / length^length_penalty of all translations of each text; equal ones are scored once."""
-        several = len(tokens) // len(texts)
-        pairs = [(number // several, target) for number, target in enumerate(self.target.decode(tokens))]
+        count = len(tokens) // len(texts)
+        pairs = [(number // count, target) for number, target in enumerate(self.target.decode(tokens))]
         distinct = list(dict.fromkeys(pairs))
         scores = self.teacher(strategy.teacher).candidate_scores(texts, distinct, strategy.length_penalty)
         score_of = dict(zip(distinct, scores, strict=True))

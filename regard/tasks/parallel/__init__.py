@@ -1,1 +1,1 @@
-"""What training to write all tokens at once needs: data with fertilities, objectives, a teacher, distillation."""
+"""Training of non-autoregressive models: data with fertilities, objectives, a teacher, distillation."""

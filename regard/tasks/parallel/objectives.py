@@ -105,9 +105,11 @@ class TaughtFertilityObjective(FertilityObjective):
     def divergence(self, copies: Inputs, encoded: Encoded, taught: Encoded) -> Tensor:
         """(rows,): Σ p log (p / p of the teacher), summed over the copies that the teacher can read."""
         assert copies.valid is not None
-        most = None if self.teacher.longest is None else self.teacher.longest - 1  # it reads START, too
-        valid = copies.valid[:, :most]
-        logprobs, teacher_logprobs = self.predictions(Inputs("tokens", copies.values[:, :most], valid), encoded, taught)
+        max_copies = None if self.teacher.longest is None else self.teacher.longest - 1  # it reads START, too
+        valid = copies.valid[:, :max_copies]
+        logprobs, teacher_logprobs = self.predictions(
+            Inputs("tokens", copies.values[:, :max_copies], valid), encoded, taught
+        )
         return (logprobs.exp() * (logprobs - teacher_logprobs[:, :-1])).sum(-1).masked_fill(~valid, 0.0).sum(1)
 
     def policy_loss(self, source: Inputs, encoded: Encoded, taught: Encoded) -> Tensor:

@@ -14,7 +14,7 @@ from ...data.tables.columns import TEXT as TEXT_COLUMN
 from ...data.tables.columns import Role
 from ...families.protocols import as_module
 from ...processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
-from ..base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
+from ..base import Metrics, Processors, build_model, find_tokenizer, open_lines, open_splits
 from ..objectives import Seq2SeqObjective
 from ..requests import TranslateRequest, TranslateResult
 from ..task import TEXT, Task
@@ -71,7 +71,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     """Open the data and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, SpanPredictor.data_split)
     sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
-    tokenizer = kept_tokenizer(processors, "source") or train_tokenizer(
+    tokenizer = find_tokenizer(processors, "source") or train_tokenizer(
         run.tokenizer, splits["train"].texts(0), control=sentinels
     )
     run = with_vocab(run, tokenizer, tokenizer)

@@ -35,7 +35,7 @@ from ...processors.text.processor import encode_words
 from ...synthetic.python_tags import make_python_tags
 from ..base import Metrics, Processors, Record, build_model, open_split, open_splits
 from ..label import encoder
-from ..label.encoder import LabelPredictor, kept_or_trained_tokenizer, with_vocab
+from ..label.encoder import LabelPredictor, find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..notices import require_finite
 from ..objectives import TagObjective
@@ -253,7 +253,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
             f"train.metric is spans and the tags mark none, such as {labels.names[0]}; spans need tags like B-PER, "
             "I-PER and O, use accuracy or f1"
         )
-    tokenizer = kept_or_trained_tokenizer(run, processors, splits["train"])
+    tokenizer = find_or_train_tokenizer(run, processors, splits["train"])
     run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
     predictor = TagPredictor(run, build_model(run), tokenizer, labels, device)
     return TagJob(predictor, splits)

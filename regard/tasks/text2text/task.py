@@ -31,7 +31,7 @@ class Text2TextPredictor(TranslatePredictor):
         return open_split(run, split, files, read, lambda: make_mixture(run.data, split), "test.tsv")
 
     def evaluate_texts(self, files: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
-        """As in translation, with the metrics of each task in addition."""
+        """The result of translation, with the metrics of each task in addition."""
         metrics, translations, references = super().evaluate_texts(files)
         examples = self.data_split(self.run, "test", files)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:

@@ -47,7 +47,7 @@ def frames_key(frames: Array) -> str:
 
 
 class SoundGeneration(SourceGeneration[Array]):
-    """From recordings to transcripts. Memory does not grow with the length of a recording."""
+    """Transcribe recordings. Memory does not grow with the length of a recording."""
 
     model: SpeechModel
     sound: SoundFrames
@@ -110,13 +110,13 @@ class SoundGeneration(SourceGeneration[Array]):
         """The segments of all recordings, in order; `seconds` gets the lengths of the recordings."""
         rate, longest = self.sound.rate, settings.segment or self.run.data.max_seconds
 
-        def counted(recording: int, blocks: Iterable[Array]) -> Iterator[Array]:
+        def count_seconds(recording: int, blocks: Iterable[Array]) -> Iterator[Array]:
             for block in blocks:
                 seconds[recording] += len(block) / rate
                 yield block
 
         for recording, request in enumerate(requests):
-            blocks = counted(recording, stream_sound(request.sound, rate))
+            blocks = count_seconds(recording, stream_sound(request.sound, rate))
             for number, (start, samples) in enumerate(segments(blocks, rate, longest)):
                 if number and constraints_of(request, self.run.decode).include:
                     raise UserError(

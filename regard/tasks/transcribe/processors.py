@@ -14,7 +14,7 @@ from ...processors.sound.log_mel import AudioProcessor
 STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
 
 
-def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
+def with_augmentation(sound: SoundFrames, data: Recordings) -> SoundFrames:
     """The processor with the augmentation of data.* in training."""
     return replace(
         sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,

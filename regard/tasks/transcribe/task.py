@@ -42,11 +42,11 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_tokenizer,
+    find_tokenizer,
     max_vocab,
     open_split,
     open_splits,
-    restored_tokenizer,
+    require_tokenizer,
     view_title,
     vocab_size,
     with_inputs,
@@ -62,7 +62,7 @@ from ..records import transcript_record
 from ..task import Task
 from ..translate.task import VALIDATION_DECODE
 from .generation import SoundGeneration
-from .processors import augmented, hop_samples, new_frames, window_frames
+from .processors import hop_samples, new_frames, window_frames, with_augmentation
 from .requests import TranscribeRequest, TranscribeResult, Transcript
 from .settings import TranscribeDecode
 from .transcripts import make_transcript, shift_transcript
@@ -270,10 +270,10 @@ class TranscribeJob(TrainingJob):
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
         self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
-        most = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
+        max_tokens = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
         dataset = SoundDataset(
             splits["train"], predictor.sound, predictor.transcripts_to_learn(), predictor.target.pad, run.data,
-            run.train, most, bool(model.ctc_weight),
+            run.train, max_tokens, bool(model.ctc_weight),
         )  # fmt: skip
         self.loader = Loader.of(dataset)
 
@@ -307,7 +307,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     splits = open_splits(run, data_split)
     window = family(run.model.family).SPEC.window(run.model)
-    target, sound = kept_tokenizer(processors, TEXT), processors.get(SOUND)
+    target, sound = find_tokenizer(processors, TEXT), processors.get(SOUND)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
         target = target if window is None else windowed_tokenizer(target, run.data, window)
@@ -316,7 +316,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
     if isinstance(target, WhisperTokenizer):
         run = with_prompt_settings(run, target)
-    predictor = new_predictor(run, augmented(sound, run.data), target, device)
+    predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
 
 
@@ -339,7 +339,7 @@ def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) 
 def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
-    sound, target = processors.get(SOUND), restored_tokenizer(processors, TEXT)
+    sound, target = processors.get(SOUND), require_tokenizer(processors, TEXT)
     if not isinstance(sound, SoundFrames):
         raise UserError(f"{folder} lacks its processor of sound; restore it, or train the run again")
     return new_predictor(run, sound, target, device)

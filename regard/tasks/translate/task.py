@@ -39,11 +39,11 @@ from ..base import (
     Record,
     TrainingJob,
     build_model,
-    kept_tokenizer,
+    find_tokenizer,
     max_vocab,
     open_split,
     open_splits,
-    restored_tokenizer,
+    require_tokenizer,
     vocabulary,
     with_head,
     with_inputs,
@@ -290,7 +290,7 @@ def prepare(
     """Open the data and train the tokenizers that are not kept; writes no file."""
     predictor_type, job_type = (predictor_type, TranslateJob) if predictor_type else classes_of(run)
     splits = open_splits(run, predictor_type.data_split)
-    source, target = kept_tokenizer(processors, "source"), kept_tokenizer(processors, "target")
+    source, target = find_tokenizer(processors, "source"), find_tokenizer(processors, "target")
     if source is None or target is None:
         source, target = _teacher_tokenizers(run) or _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
@@ -305,7 +305,7 @@ def restore(
     """The predictor of a run folder, without the weights."""
     predictor_type = predictor_type or classes_of(run)[0]
     processors = load_processors(folder)
-    source, target = (restored_tokenizer(processors, field) for field in ("source", "target"))
+    source, target = (require_tokenizer(processors, field) for field in ("source", "target"))
     return predictor_type(run, build_model(run), source, target, device)
 
 
@@ -366,7 +366,7 @@ def _teacher_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
         return None
     teacher_config(name, "data.teacher")
     processors = load_processors(Path(name))
-    return restored_tokenizer(processors, "source"), restored_tokenizer(processors, "target")
+    return require_tokenizer(processors, "source"), require_tokenizer(processors, "target")
 
 
 def _train_tokenizers(run: Run, train: Source) -> tuple[Tokenizer, Tokenizer]:

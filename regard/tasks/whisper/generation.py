@@ -68,7 +68,7 @@ class WindowResult(NamedTuple):
 
 
 class WhisperGeneration(SoundGeneration):
-    """From recordings to transcripts, by windows."""
+    """Transcribe recordings window by window."""
 
     sound: AudioProcessor
     target: WhisperTokenizer
@@ -78,8 +78,8 @@ class WhisperGeneration(SoundGeneration):
     @property
     def positions(self) -> int:
         """The most tokens of prompt and text."""
-        most: int = self.run.model.positions.tokens
-        return most
+        tokens: int = self.run.model.positions.tokens
+        return tokens
 
     @property
     def max_previous(self) -> int:
@@ -200,8 +200,8 @@ class WhisperGeneration(SoundGeneration):
         token = self.target.control.no_speech
         if token is None:
             return [None] * len(prompts)
-        begun = [prompt[: prompt.index(self.target.start) + 1] for prompt in prompts]
-        return self._start_logits(encoded, begun).softmax(1)[:, token].tolist()
+        started = [prompt[: prompt.index(self.target.start) + 1] for prompt in prompts]
+        return self._start_logits(encoded, started).softmax(1)[:, token].tolist()
 
     def _start_logits(self, encoded: Encoded, prompts: Sequence[tuple[int, ...]]) -> Tensor:
         """(rows, vocab): the logits after prompts that end in START."""
@@ -315,10 +315,10 @@ class WhisperGeneration(SoundGeneration):
 
     def _add_complete(self, window: SoundWindow, text: WindowResult) -> float:
         """Add the segments of a window that are complete; return how many of its seconds they take."""
-        begun = 0
+        offset = 0
         for segment in text.split.segments:
-            self._add(window, segment, text, begun)
-            begun += len(segment.tokens)
+            self._add(window, segment, text, offset)
+            offset += len(segment.tokens)
         return text.split.used
 
     def _add_all(self, window: SoundWindow, text: WindowResult) -> None:
@@ -328,7 +328,7 @@ class WhisperGeneration(SoundGeneration):
             segment = TokenSegment(cut, self.target.seconds(cut[0]), window.seconds)
             self._add(window, segment, text, len(text.decoded.hypothesis.tokens) - len(cut))
 
-    def _add(self, window: SoundWindow, segment: TokenSegment, text: WindowResult, begun: int) -> None:
+    def _add(self, window: SoundWindow, segment: TokenSegment, text: WindowResult, offset: int) -> None:
         assert text.decoded is not None
         recording, about = window.recording, text.decoded.about
         chosen = [i for i, token in enumerate(segment.tokens) if self.target.is_text(token)]
@@ -341,12 +341,14 @@ class WhisperGeneration(SoundGeneration):
             spoken.strip(), about.logprob, logprob, text.decoded.hypothesis.ended, length=max(len(ids), 1)
         )
         if text.trace is not None:
-            transcript = self._timed(transcript, spoken, ids, [begun + i for i in chosen], text.trace, window, end)
+            transcript = self._with_times(
+                transcript, spoken, ids, [offset + i for i in chosen], text.trace, window, end
+            )
         transcribed = TranscriptSegment(start, max(stop, start), (transcript,), about, tuple(segment.tokens))
         recording.segments.append(transcribed)
         recording.previous = [*recording.previous, *without_pair(segment.tokens, self.target)][-self.positions :]
 
-    def _timed(
+    def _with_times(
         self,
         transcript: Transcript,
         text: str,

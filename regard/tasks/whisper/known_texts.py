@@ -60,7 +60,7 @@ class TranscriptScorer(WhisperGeneration):
         recording = Recording(0, TranscribeRequest(samples), language, self.run.decode.task, seconds)
         window = SoundWindow(recording, 0.0, seconds, samples)
         (spoken,) = self.target.decode([tokens])
-        return self._timed(plain, spoken, tokens, range(len(tokens)), trace, window, seconds)
+        return self._with_times(plain, spoken, tokens, range(len(tokens)), trace, window, seconds)
 
     @torch.no_grad()
     def look_at(self, frames: Array, tokens: Sequence[int] | None, layer: Which = None) -> AttentionView:

@@ -76,11 +76,11 @@ def next_window(sequence: WindowSequence, used: float) -> SoundWindow | None:
 
 def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
     """The samples of a recording that fits one window; None if it is longer."""
-    most, parts, size = sound.seconds * sound.rate, [np.zeros(0, np.float32)], 0
+    limit, parts, size = sound.seconds * sound.rate, [np.zeros(0, np.float32)], 0
     for block in stream_sound(raw, sound.rate):
         parts.append(block)
         size += len(block)
-        if size >= most + sound.hop:
+        if size >= limit + sound.hop:
             return None
     return np.concatenate(parts)
 
@@ -88,13 +88,13 @@ def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
 def windows_at_pauses(recording: Recording, sound: AudioProcessor) -> Iterator[SoundWindow]:
     """The parts of a recording between pauses."""
 
-    def counted() -> Iterator[Array]:
+    def count_seconds() -> Iterator[Array]:
         samples = 0
         for block in stream_sound(recording.request.sound, sound.rate):
             samples += len(block)
             recording.seconds = samples / sound.rate
             yield block
 
-    for start, samples in segments(counted(), sound.rate, float(sound.seconds)):
+    for start, samples in segments(count_seconds(), sound.rate, float(sound.seconds)):
         if samples.min() < samples.max():
             yield SoundWindow(recording, start, len(samples) / sound.rate, sound.encode(samples))

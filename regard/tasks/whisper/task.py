@@ -63,12 +63,12 @@ class WhisperPredictor(TranscriptScorer, TranscribePredictor):
     def scored_examples(self, examples: Source) -> list[int]:
         texts = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
         sizes = [len(self.target.encode_words(text, "")) for text in texts]
-        most, longest = self.positions - PROMPT, self.sound.seconds + self.sound.hop / self.sound.rate
-        chosen = [i for i, size in enumerate(sizes) if size <= most and examples.seconds(i) <= longest]
+        max_tokens, longest = self.positions - PROMPT, self.sound.seconds + self.sound.hop / self.sound.rate
+        chosen = [i for i, size in enumerate(sizes) if size <= max_tokens and examples.seconds(i) <= longest]
         if long := len(sizes) - len(chosen):
             warnings.warn(
-                f"{long:,} of {len(sizes):,} recordings have more than {self.sound.seconds} seconds or {most:,} tokens "
-                "and do not count in the loss",
+                f"{long:,} of {len(sizes):,} recordings have more than {self.sound.seconds} seconds or {max_tokens:,} "
+                "tokens and do not count in the loss",
                 stacklevel=2,
             )
         return chosen

@@ -65,7 +65,7 @@ def compression_ratio(tokens: Sequence[int], vocab: int) -> float:
 
 
 class WindowQuality(NamedTuple):
-    """What to do with the text of a window, and why."""
+    """The decision about the text of a window, with its reasons."""
 
     again: bool  # at the next temperature
     skip: bool  # nobody speaks
