@@ -1,6 +1,8 @@
 """Every test begins from the same seed, without chatter from the oracles."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when transformers is first imported
@@ -22,3 +24,11 @@ def seed() -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Encoded texts, also those of programs that a test starts, do not go to the cache of whoever runs the tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def stored_runs() -> Iterator[None]:
+    """No test writes into a run that others read."""
+    yield
+    if (runs := sys.modules.get("helpers.runs")) is not None:
+        runs.check_used()
