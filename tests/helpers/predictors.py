@@ -4,13 +4,14 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 import torch
 from helpers.causal import byte_level
@@ -25,6 +26,7 @@ from regard.metrics.detection import detection_metrics
 from regard.metrics.retrieval import retrieval_metrics
 from regard.processors.sound.read import Samples
 from regard.synthetic import morse
+from regard.tasks.requests import TranslateResult
 
 TINY: dict[str, Any] = {
     "train.steps": 2, "train.warmup": 1, "train.eval_every": 9, "train.save_every": 9, "train.log_every": 9,
@@ -49,9 +51,15 @@ class Case:
     write: Callable[[Rows, Path], Any]  # the rows as files, and the value of evaluate for them
     metrics: Callable[[Any, Rows], dict[str, Any]]  # recomputed from other methods
     forms: Callable[[Any, Path], list[Any]] = lambda item, folder: []  # the first item in other forms
-    wrong: Sequence[tuple[Any, str]] = ()  # what is no item, and words of the error
+    wrong: Callable[[Path], list[tuple[Any, str]]] = lambda folder: []  # what is no item, and words of the error
     wrong_decode: Sequence[tuple[Decode, str]] = ()  # settings that cannot be, and words of the error
     targets: Sequence[str] | None = None  # of the first items, for score; None: the task has none
+    pair: Sequence[str] = ("two texts", "texts", "targets")  # what score takes, in its errors
+    unknown: str = ""  # words of the error of a target that there is not
+    noticed: Sequence[tuple[Any, str, Any]] = ()  # items, words of their warning (of 2 items), and their answers
+    check: Callable[[Any, Any, Any, Decode], None] = lambda *_: (
+        None
+    )  # predictor, item, record, way: laws of its records
     whole: bool = False  # score takes the items alone: their own probability
     look: str | None = None  # a target for look, where the task has one
     rounded: Sequence[str] = ()  # fields of a record that the last digits of a number may change
@@ -103,6 +111,57 @@ def label_of(record: Any, decode: Decode) -> Any:
 
 def masks_of(record: Any, decode: Decode) -> Any:
     return [tuple(pair) for mask in record["masks"] for pair in mask] if decode.get("top") else record["text"]
+
+
+def check_text(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    """A text obeys the settings."""
+    written = len(record["pieces"]) - record.get("given", 0)
+    assert record["text"].startswith(prefix := decode.get("prefix", "")) and record.get("given") in (None, len(prefix))
+    assert all(phrase in record["text"] for phrase in decode.get("include", ()))
+    assert not any(phrase in record["text"] for phrase in [*decode.get("exclude", ()), *decode.get("stop", ())])
+    assert decode.get("min_tokens", 0) <= written <= decode.get("max_tokens", 999) + len(decode.get("stop", ()))
+    if not decode.get("split"):
+        assert [each["text"] for each in record["nbest"]][0] == record["text"]
+        assert len(record["nbest"]) == decode.get("nbest", 1)
+    if decode == GREEDY:
+        assert sum(record["logprobs"]) == pytest.approx(record["logprob"], abs=1e-4)
+
+
+def check_translation(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    check_text(predictor, item, record, decode)
+    names = {field.name for field in fields(TranslateResult)} - {"notices", "length"}
+    assert {*record} == (names if decode.get("split") else names - {"sentences"})
+
+
+def check_completion(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    check_text(predictor, item, record, decode)
+    started = decode.get("add_start", True) or not item
+    assert len(record["prompt_pieces"]) == len(item) + started and record["ended"] in ("end", "max", "stop")
+
+
+def check_labels(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    """The likeliest labels come first; those of a text are all, unless so many are asked for."""
+    values = [each["probability"] for each in record["top"]]
+    assert values == sorted(values, reverse=True) and len({each["label"] for each in record["top"]}) == len(values)
+    assert (record["label"], record["probability"]) == (record["top"][0]["label"], values[0])
+    assert len(values) == decode["top"] if "top" in decode else sum(values) == pytest.approx(1, abs=1e-5)
+
+
+def check_tags(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    assert record["words"] == [*item] and len(record["tags"]) == len(record["probabilities"]) == len(item)
+    assert ("top" in record) == ("top" in decode)
+    if "top" in decode:
+        assert [each[0] for each in record["top"]] == [*zip(record["tags"], record["probabilities"], strict=True)]
+        assert {len(each) for each in record["top"]} == {decode["top"]}
+
+
+def check_masks(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    assert len(record["masks"]) == len(re.findall("<mask>|.MASK.", item)) and not re.search(
+        "<mask>|MASK", record["text"]
+    )
+    for candidates in record["masks"]:
+        values = [value for _, value in candidates]
+        assert len(values) == decode.get("top", 1) and values == sorted(values, reverse=True)
 
 
 def lines(rows: Rows, folder: Path, name: str = "a.tsv") -> Path:
@@ -181,6 +240,10 @@ TRANSLATIONS = [
 ]
 TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
+T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
+TARGETS = ["A", "SO", "", "B D"]
+EMPTY = [("", "", ""), (" ", "", "")]  # without a warning
+
 # --- images ----------------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(2)
@@ -240,11 +303,6 @@ def detect_metrics(predictor: Any, rows: Rows) -> dict[str, Any]:
     return {**metrics, "examples": len(rows), "objects": sum(len(row[1]) for row in rows)}
 
 
-def caption_metrics(predictor: Any, rows: Rows) -> dict[str, Any]:
-    metrics = text_metrics(predictor, rows)
-    return {name: metrics[name] for name in ("exact", "loss", "perplexity", "examples")}
-
-
 def pair_metrics(predictor: Any, rows: Rows) -> dict[str, Any]:
     texts = [*dict.fromkeys(text for _, text in rows)]
     pairs = [(number, texts.index(text)) for number, (_, text) in enumerate(rows)]
@@ -254,16 +312,48 @@ def pair_metrics(predictor: Any, rows: Rows) -> dict[str, Any]:
     return {**retrieval_metrics(*vectors, pairs), "accuracy": accuracy, "examples": len(rows), "texts": len(texts)}
 
 
-NO_IMAGES: list[tuple[Any, str]] = [("none.png", "none.png"), (b"a text", "cannot be read as an image")]
-IMAGE_SMALL = {**SMALL, "model.image": 16, "model.patch": 8, "train.batch": 4}
+def bad_images(folder: Path) -> list[tuple[Any, str]]:
+    (folder / "text.png").write_text("a text")
+    return [
+        (folder / "none.png", "none.png does not exist; give the path of an image"),
+        (str(folder / "text.png"), "text.png cannot be read as an image"),
+        (b"a text", "cannot be read as an image"),
+    ]
+
+
+def check_objects(predictor: Any, image: Any, record: Any, decode: Decode) -> None:
+    height, width, _ = image.shape
+    scores = [each["score"] for each in record["objects"]]
+    assert [*record] == ["width", "height", "objects"] and (record["width"], record["height"]) == (width, height)
+    assert scores == sorted(scores, reverse=True) and min(scores, default=1) >= decode.get("threshold", 0)
+    assert len(scores) == decode.get("top", 5) or "threshold" in decode
+    for each in record["objects"]:
+        left, top, right, bottom = each["box"]
+        assert each["label"] in predictor.labels.names and 0 <= left <= right <= width and 0 <= top <= bottom <= height
+
+
+PATCHES = {**SMALL, "model.image": 16, "model.patch": 8, "model.pool": "first", "train.batch": 4}
+DETR = {key: value for key, value in SMALL.items() if key != "model.layers"}
+DETR |= {"model.decoder_layers": 2, "model.stem": 8, "model.stages": [8, 16], "data.size": 32, "train.batch": 4}
+DETR |= {"decode.threshold": 0.0, "decode.top": 5}
 ENCODER = {"image": 16, "patch": 8, "width": 24, "layers": 1, "pool": "first"}
+CAPTIONER = {key: value for key, value in LETTERS.items() if key not in ("model.size", "model.heads")}
+CAPTIONER |= {f"model.encoder.{name}": value for name, value in ENCODER.items()} | {"decode.max_tokens": 8}
 TOWER = {"width": 16, "heads": 2, "layers": 1, "inner": 24}
-TOWERS = {f"model.{side}.{name}": value for side in ("source", "text") for name, value in TOWER.items()}
+CLIP = {f"model.{side}.{name}": value for side in ("source", "text") for name, value in TOWER.items()}
+CLIP |= {
+    "model.width": 12,
+    "model.source.image": 16,
+    "model.source.patch": 8,
+    "tokenizer.kind": "char",
+    "train.batch": 4,
+}
+CLIP |= {"data.crop": 1, "decode.labels": CAPTIONS}
 
 # --- sound -----------------------------------------------------------------------------------------------------------
 
 RATE = morse.RATE
-WORDS = ["E", "CQ DX", "SOS", "A"]
+WORDS = ["E", "CQ", "SOS", "A"]
 SOUNDS = [
     morse.encode_morse(text, np.random.default_rng(number), morse.MorseSettings(24)).samples
     for number, text in enumerate(WORDS)
@@ -290,14 +380,27 @@ def sound_table(rows: Rows, folder: Path) -> Path:
     return lines([("path", "text"), *((f"{number}.wav", text) for number, (_, text) in enumerate(rows))], folder)
 
 
-def bad_sounds(rate: int) -> list[tuple[Any, str]]:
+def bad_sounds(folder: Path) -> list[tuple[Any, str]]:
+    (folder / "text.wav").write_text("a text")
     return [
-        ("none.wav", "none.wav does not exist; give the path of a sound file"),
+        (str(folder / "none.wav"), "none.wav does not exist; give the path of a sound file"),
+        (folder / "text.wav", "text.wav cannot be read as sound: it is text; give WAV"),
         (np.zeros(0, np.float32), "a sound has no samples; expected at least one"),
         (np.array([0.1, np.nan], np.float32), "has a sample that is no finite number after 0.00 s"),
-        ((np.zeros(rate, np.float32), 10), "a sound has 10 samples per second; expected 1000 to"),
-        (b"a text, which is no sound", "cannot be read as sound"),
+        ((np.zeros(RATE, np.float32), 10), "a sound has 10 samples per second; expected 1000 to"),
+        (np.zeros((2, 3, 4)), r"an array of shape \(2, 3, 4\) is no sound; expected"),
     ]
+
+
+SILENCE = [(np.zeros(RATE, np.float32), "1 of 2 recordings are silent and have no transcript", "")]
+
+
+def check_transcript(predictor: Any, sound: Any, record: Any, decode: Decode) -> None:
+    if "segment" in decode:
+        assert (len(record["segments"]) > 1) == (len(sound) > decode["segment"] * RATE)
+    else:
+        check_text(predictor, sound, record, decode)
+        assert len(record["times"]) == len(record["pieces"]) and len(record["segments"]) == 1
 
 
 # --- Whisper ---------------------------------------------------------------------------------------------------------
@@ -316,7 +419,7 @@ def noise(seconds: float, seed: int = 1) -> np.ndarray:
     return (rng.normal(0, 0.1, count) * (1 + np.sin(np.arange(count) / 7000))).astype(np.float32)
 
 
-NOISES = [noise(seconds, seed) for seed, seconds in enumerate((1.5, 0.3, 2.7))]
+NOISES = [noise(seconds, seed) for seed, seconds in enumerate((1.2, 0.3, 2.3))]
 
 
 def unreadable_tokens() -> list[int]:
@@ -344,6 +447,17 @@ MANIFEST = [
     *({"image": RNG.integers(0, 256, (16, 16, 3), np.uint8), "target": "abba"} for _ in range(3)),
     *({"audio": (RNG.normal(0, 0.1, 3000).astype(np.float32), 8000), "target": "cc"} for _ in range(3)),
 ]
+
+OMNI = {
+    **LETTERS,
+    "model.layers": 1,
+    "model.decoder_layers": 1,
+    "model.channels": 4,
+    "model.image": 16,
+    "model.patch": 8,
+}
+OMNI |= {"data.rate": 8000, "data.bins": 20, "data.crop": 1, "data.flip": False, "decode.kind": "greedy"}
+OMNI |= {"decode.max_tokens": 5}
 
 
 def manifest(rows: Rows, folder: Path) -> Path:
@@ -382,13 +496,13 @@ CASES = {
     "language": Case(
         "language", LINES, ["so", "", "a very good", "bad d"],
         {**LETTERS, "model.positions.tokens": 128, "data.max_tokens": 120, "decode.add_start": True, "decode.max_tokens": 6},
-        [GREEDY, BEAM, SAMPLE, RULES, {**GREEDY, "stop": ["o", "zz"]}, {**GREEDY, "add_start": False}],
-        texts_of, json_lines, language_metrics, whole=True,
-        wrong_decode=[({"stop": [""]}, "decode.stop has an empty string"), CANDIDATES], look=" good",
+        [GREEDY, BEAM, SAMPLE, RULES, {**GREEDY, "stop": ["oo", "zz"]}, {**GREEDY, "add_start": False}],
+        texts_of, json_lines, language_metrics, check=check_completion, whole=True, look=" good",
+        wrong_decode=[({"stop": [""]}, "decode.stop has an empty string"), CANDIDATES],
     ),
     "translate": Case(
-        "translate", PAIRS, TEXTS, SEQ2SEQ, TRANSLATIONS, texts_of, two_files, text_metrics, targets=["A", "SO", "", "B D"],
-        look="SO BAD",
+        "translate", PAIRS, TEXTS, SEQ2SEQ, TRANSLATIONS, texts_of, two_files, text_metrics, check=check_translation,
+        targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[
             CANDIDATES, ({"temperature": 0}, "decode.temperature is 0; expected more than 0"),
             ({"kind": "beam", "beam": 2, "nbest": 3}, "decode.nbest is 3, above decode.beam=2"),
@@ -399,73 +513,85 @@ CASES = {
     "nat": Case(
         "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "nat", "decode.kind": "argmax"},
         [{"kind": "average"}, {"merge_repeats": True}, {"max_tokens": 3}, {"split": True}],
-        texts_of, two_files, text_metrics, targets=["A", "SO", "", "B D"], look="SO BAD",
+        texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[({"kind": "beam"}, "decode.kind is beam and model.family=nat decodes by argmax or average or npd")],
     ),
     "nat-ctc": Case(
         "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "nat-ctc", "decode.kind": "argmax"},
-        [{"max_tokens": 2}, {"split": True}], texts_of, two_files, text_metrics, targets=["A", "SO", "", "B D"],
+        [{"max_tokens": 2}, {"split": True}], texts_of, two_files, text_metrics, check=check_text, targets=TARGETS,
+        noticed=EMPTY,
         wrong_decode=[({"min_tokens": 3}, "decode.min_tokens is 3, but model.family=nat-ctc writes all tokens at once")],
     ),
     "cmlm": Case(
         "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "cmlm", "decode.kind": "mask-predict"},
         [{"iterations": 1}, {"length_beam": 1, "iterations": 4}, {"max_tokens": 3}],
-        texts_of, two_files, text_metrics, targets=["A", "SO", "", "B D"], look="SO BAD",
+        texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[({"nbest": 2}, "decode.nbest is 2 but mask-predict finds one")],
     ),
     "text2text": Case(
-        "text2text", PAIRS, TEXTS, {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}, TRANSLATIONS[:4], texts_of, lines, text_metrics,
-        targets=["A", "SO", "", "B D"], look="SO BAD", wrong_decode=[CANDIDATES],
+        "text2text", PAIRS, TEXTS, T5, TRANSLATIONS[:4], texts_of, lines, text_metrics, check=check_translation,
+        targets=TARGETS, noticed=EMPTY, look="SO BAD", wrong_decode=[CANDIDATES],
     ),
     "spans": Case(
         "spans", LINES, ["so <extra_id_0>", "<extra_id_0> good", "a <extra_id_0> good <extra_id_1>", "bad"],
-        {**LETTERS, "model.head_width": 16, "data.sentinels": 10, "decode.max_tokens": 8}, TRANSLATIONS[:4], texts_of, plain_lines, loss_metrics,
-        targets=["A", "SO", "", "B D"], look="so", wrong_decode=[CANDIDATES],
+        {**T5, "data.sentinels": 10}, TRANSLATIONS[:4], texts_of, plain_lines, loss_metrics, check=check_translation,
+        targets=TARGETS, noticed=EMPTY, look="so", wrong_decode=[CANDIDATES],
     ),
     "classify": Case(
-        "classify", LABELED, TEXTS, {**LETTERS, "model.ngrams.order": 0}, [{"top": 1}, {"top": 2}], label_of, lines,
-        labels_metrics, targets=["pos", "neg", "pos", "neg"],
+        "classify", LABELED, TEXTS, {**LETTERS, "model.ngrams.order": 0, "data.max_tokens": 40}, [{"top": 1}, {"top": 2}],
+        label_of, lines, labels_metrics, check=check_labels, targets=["pos", "neg", "pos", "neg"],
+        pair=("two texts", "texts", "labels"), unknown="'a label' is no label of this run; it has neg, pos",
+        noticed=[
+            ("", "1 of 2 texts are empty and get no label", ""), ("  ", "1 of 2 texts are empty and get no label", ""),
+            ("so " * 40, r"1 of 2 texts have more than 38 tokens and were cut there \(data\.max_tokens", None),
+        ],
         wrong_decode=[({"top": -1}, "decode.top is -1"), ({"batch": 2.5}, r"decode\.batch is")],
     ),
     "tag": Case(
-        "tag", SENTENCES, [tuple(text.split()) for text in TEXTS], LETTERS, [{"top": 2}, {"batch": 3}],
-        lambda record, decode: record["tags"], columns, tag_metrics,
-        forms=lambda words, folder: [[*words], np.array(words)],
+        "tag", SENTENCES, [tuple(text.split()) for text in TEXTS], LETTERS, [{"top": 2}, {"top": 1}],
+        lambda record, decode: record["tags"], columns, tag_metrics, check=check_tags,
+        forms=lambda words, folder: [[*words], np.array(words)], noticed=[((), "", [])],
         wrong_decode=[({"top": -1}, "decode.top is -1")],
     ),
     "masked": Case(
-        "masked", LINES, ["so <mask>", "<mask>", "a very <mask> <mask>ay", "[MASK]ad"], LETTERS, [{"top": 3}, {"top": 1}],
-        masks_of, plain_lines, loss_metrics, wrong_decode=[({"top": -1}, "decode.top is -1")],
+        "masked", LINES, ["so <mask>", "<mask>", "a very <mask> <mask>ay", "[MASK]ad"], {**LETTERS, "data.max_tokens": 40},
+        [{"top": 3}, {"top": 1}], masks_of, plain_lines, loss_metrics, check=check_masks,
+        forms=lambda text, folder: [text.replace("<mask>", "[MASK]")],
+        noticed=[
+            ("The  cat", "1 of 2 texts have no <mask> and stay as they are", "The  cat"),
+            ("so " * 40 + "<mask>", "a text has more than 38 tokens and was cut there", None),
+        ],
+        wrong_decode=[({"top": -1}, "decode.top is -1")],
     ),
     "classify-image": Case(
-        "classify-image", [*zip(IMAGES, ["cat", "dog"] * 2, strict=True)] * 2, IMAGES, {**IMAGE_SMALL, "model.pool": "first"},
-        [{"top": 1}, {"top": 2}], lambda record, decode: record["label"], image_tree, labels_metrics, image_forms, NO_IMAGES,
-        [({"top": -1}, "decode.top is -1")], targets=["cat", "dog", "dog", "cat"],
+        "classify-image", [*zip(IMAGES, ["cat", "dog", "cow", "cat"], strict=True)] * 2, IMAGES, PATCHES,
+        [{"top": 1}, {"top": 2}], lambda record, decode: record["label"], image_tree, labels_metrics, check=check_labels,
+        forms=image_forms, wrong=bad_images, targets=["cat", "dog", "dog", "cat"],
+        pair=("an image and its label", "images", "labels"), unknown="'a label' is no label of this run; it has cat, cow",
+        wrong_decode=[({"top": -1}, "decode.top is -1")],
     ),
     "detect": Case(
-        "detect", [*zip(IMAGES, BOXES, NAMES, strict=True)] * 2, [*IMAGES, IMAGES[0][:, ::-1].copy()],
-        {**{key: value for key, value in SMALL.items() if key != "model.layers"}, "model.decoder_layers": 2, "model.stem": 8,
-         "model.stages": [8, 16], "data.size": 32, "train.batch": 4, "decode.threshold": 0.0, "decode.top": 5},
-        [{"top": 3}, {"threshold": 0.3}], lambda record, decode: record["objects"], coco, detect_metrics,
-        image_forms, NO_IMAGES, [({"top": -1}, "decode.top is -1"), ({"threshold": 2}, "decode.threshold is 2")], sharp=1.0,
+        "detect", [*zip(IMAGES, BOXES, NAMES, strict=True)] * 2, [IMAGES[0], IMAGES[0][:, ::-1].copy(), *IMAGES[1:]], DETR,
+        [{"top": 3}, {"threshold": 0.56}], lambda record, decode: record["objects"], coco, detect_metrics,
+        check=check_objects, forms=image_forms, wrong=bad_images, sharp=1.0,
+        wrong_decode=[({"top": -1}, "decode.top is -1"), ({"threshold": 2}, "decode.threshold is 2")],
     ),
     "caption": Case(
-        "caption", [*zip(IMAGES, CAPTIONS, strict=True)] * 2, IMAGES[:3],
-        {**{key: value for key, value in LETTERS.items() if key not in ("model.size", "model.heads")},
-         **{f"model.encoder.{name}": value for name, value in ENCODER.items()}, "decode.max_tokens": 8},
-        [GREEDY, BEAM, SAMPLE, RULES, {"prefix": "a r"}, {"exclude": ["d", "e"], "kind": "greedy"}], texts_of, image_table,
-        caption_metrics, image_forms, NO_IMAGES, [NO_SPLIT, CANDIDATES], ["a red", "dog", "the"],
-        look="red dog",
+        "caption", [*zip(IMAGES, CAPTIONS, strict=True)] * 2, IMAGES[:3], CAPTIONER,
+        [GREEDY, BEAM, SAMPLE, RULES, {"prefix": "a r"}, {"exclude": ["g", "d"], "kind": "greedy"}], texts_of, image_table,
+        text_metrics, check=check_text, forms=image_forms, wrong=bad_images, targets=["a red", "dog", "the"],
+        pair=("an image and its caption", "images", "captions"), look="red dog", wrong_decode=[NO_SPLIT, CANDIDATES],
     ),
     "transcribe": Case(
         "transcribe", [((sound, RATE), text) for sound, text in zip(SOUNDS, WORDS, strict=True)] * 2, SOUNDS, SPEECH,
         [
             {"kind": "greedy"}, {"kind": "beam", "ctc": 0.0}, {"kind": "beam", "ctc": 0.3, "nbest": 2},
             {"kind": "beam", "ctc": 1.0}, {"kind": "sample", "seed": 3, "nbest": 2}, {"kind": "ctc"}, {"segment": 0.7},
-            {"max_tokens": 2}, {"prefix": "AS"}, {"exclude": ["E", "S"]},
+            {"max_tokens": 2}, {"prefix": "AS"}, {"exclude": ["E", "S"]}, {"include": ["DQ"], "kind": "beam"},
         ],
-        texts_of, sound_table, text_metrics, sound_forms(RATE), bad_sounds(RATE),
-        [NO_SPLIT, ({"ctc": 1.5}, "decode.ctc is 1.5; expected at most 1")], ["E", "CQ DX", "", "É"], look="CQ",
+        texts_of, sound_table, text_metrics, check=check_transcript, forms=sound_forms(RATE), wrong=bad_sounds,
+        targets=["E", "CQ D", "", "É"], pair=("a recording and its text", "recordings", "texts"), noticed=SILENCE, look="CQ",
+        wrong_decode=[NO_SPLIT, ({"ctc": 1.5}, "decode.ctc is 1.5; expected at most 1")],
     ),
     "whisper": Case(
         "transcribe", [((sound, 16000), text) for sound, text in zip(NOISES[:2], ["the cat", "a dog"], strict=True)], NOISES,
@@ -473,26 +599,23 @@ CASES = {
             {"kind": "beam", "beam": 2}, {**AGAIN, "language": "ja"}, {"sequential": False}, {"prompt": "the cat"},
             {"timestamps": False, "language": "ja", "task": "translate"},
         ],
-        texts_of, sound_table, text_metrics, sound_forms(16000), bad_sounds(16000),
-        [({"language": "xx"}, "'xx' is no language of this model")], ["the cat", ""], look="the cat",
-        rounded=("times", "words"), load={f"decode.{name}": value for name, value in FAST.items()}, folder=write_whisper,
+        texts_of, sound_table, text_metrics, forms=sound_forms(16000), wrong=bad_sounds, targets=["the cat", ""],
+        pair=("a recording and its text", "recordings", "texts"), noticed=SILENCE, look="the cat", rounded=("times", "words"),
+        load={f"decode.{name}": value for name, value in FAST.items()}, folder=write_whisper,
+        wrong_decode=[({"language": "xx"}, "'xx' is no language of this model")],
     ),
     "multitask": Case(
-        "multitask", MANIFEST, [SQUARE, {"text": "cab", "task": "copy"}, SOUND, {"text": "abcabc", "task": "reverse"}],
-        {**LETTERS, "model.layers": 1, "model.decoder_layers": 1, "model.channels": 4, "model.image": 16, "model.patch": 8,
-         "data.rate": 8000, "data.bins": 20, "data.crop": 1, "data.flip": False, "decode.kind": "greedy",
-         "decode.max_tokens": 5},
-        [BEAM, SAMPLE, RULES, {"prefix": "ab"}, {"exclude": ["a"]}], texts_of, manifest, mixed_metrics, mixed_forms,
-        [(5, "a int is no text"), ({}, "an input has no")],
-        [({"task": "sing"}, "decode.task is 'sing', which this run did not learn"), CANDIDATES],
-        ["ab", "", "cab", "b"], look="ab",
+        "multitask", MANIFEST, [SQUARE, {"text": "cab", "task": "copy"}, SOUND, {"text": "abcabc", "task": "reverse"}], OMNI,
+        [BEAM, SAMPLE, RULES, {"prefix": "ab"}, {"exclude": ["a", "b"]}], texts_of, manifest, mixed_metrics, check=check_text,
+        forms=mixed_forms, wrong=lambda folder: [(5, "a int is no text"), ({}, "an input has no")],
+        targets=["ab", "", "cab", "b"], pair=("an input and its target", "inputs", "targets"),
+        noticed=[({"text": " ", "task": "copy"}, "", "")], look="ab",
+        wrong_decode=[({"task": "sing"}, "decode.task is 'sing', which this run did not learn"), CANDIDATES],
     ),
     "contrastive": Case(
-        "contrastive", [*zip(IMAGES, CAPTIONS, strict=True)] * 2, [*IMAGES[:3], "a dog"],
-        {**TOWERS, "tokenizer.kind": "char", "model.width": 12, "model.source.image": 16, "model.source.patch": 8, "train.batch": 4, "data.crop": 1,
-         "decode.labels": CAPTIONS},
+        "contrastive", [*zip(IMAGES, CAPTIONS, strict=True)] * 2, [*IMAGES[:3], "a dog"], CLIP,
         [{"top": 2}, {"labels": ["a", "d"]}, {"template": "the {}"}], label_of, image_table, pair_metrics,
-        lambda image, folder: [each for each in image_forms(image, folder) if not isinstance(each, str)], [],
-        [({"labels": ["red"]}, "'red' is the only label"), ({"template": "a photo"}, "expected a text with {}")],
+        check=check_labels, forms=image_forms, wrong=lambda folder: [(" ", "a text is empty and has no embedding")],
+        wrong_decode=[({"labels": ["red"]}, "'red' is the only label"), ({"template": "a photo"}, "expected a text with {}")],
     ),
 }  # fmt: skip

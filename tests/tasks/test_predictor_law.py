@@ -7,7 +7,9 @@ whole; scores, attention, embeddings and metrics agree with each other.
 
 import json
 import random
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -90,10 +92,11 @@ def ways_of(name: str) -> list[dict[str, Any]]:
 @every_case
 def test_an_item_alone_is_predicted_as_in_a_batch(name: str) -> None:
     """In batches of any size and in any order; each way to ask changes something."""
-    predictor, items, answers = predictor_of(name), [*CASES[name].items], list[str]()
+    predictor, case, answers = predictor_of(name), CASES[name], list[str]()
+    items = [*case.items]
 
     def predict(items: list[Any], **decode: Any) -> Any:
-        return exact_fields(predictor.predict(items, details=True, **decode), CASES[name])
+        return exact_fields(predictor.predict(items, details=True, **decode), case)
 
     for decode in ways_of(name):
         together = predict(items, **decode)
@@ -101,9 +104,9 @@ def test_an_item_alone_is_predicted_as_in_a_batch(name: str) -> None:
         for batch in (2,) if decode else (1, 2, "3", 2.0):
             same(predict(items[::-1], **{**decode, "batch": batch})[::-1], together)
         assert len({str(each) for each in together}) > 1, "all items have the same answer"
-        answers.append(str(together))
+        answers.append(str([(each, case.answer(each, decode)) for each in together]))
     same([alone(predictor, item) for item in items], predictor.predict(items))
-    assert len({*answers}) > 1
+    assert len({*answers}) == len(answers), "a way to ask changes nothing"
 
 
 @every_case
@@ -138,7 +141,8 @@ def test_details_tell_of_the_answer(name: str) -> None:
         records = [predictor.record(*pair) for pair in pairs]
         same(predictor.predict([*case.items], details=True, **decode), records)
         json.dumps(records, allow_nan=False)
-        for pair, record in zip(pairs, records, strict=True):
+        for item, pair, record in zip(case.items, pairs, records, strict=True):
+            case.check(predictor, item, record, decode)
             answer = predictor.answer(*pair)
             shown = predictor.record(pair[0], answer) if type(answer) is type(pair[1]) else None
             same(case.answer(record if shown is None else shown, decode), case.answer(record, decode))
@@ -160,6 +164,7 @@ def test_requests_have_their_own_settings(name: str) -> None:
     results = predictor.predict_requests(requests, batch=3)
     for request, result in zip(requests, results, strict=True):
         same(predictor.predict_requests([request])[0], result)
+        assert bool(getattr(result, "logprobs", ())) == getattr(request, "details", False)
     unset = [
         replace(each, **{field.name: None for field in fields(each) if field.default is None}) for each in requests[:2]
     ]
@@ -173,11 +178,11 @@ def test_requests_have_their_own_settings(name: str) -> None:
 
 
 @every_case
-def test_what_is_wrong_ends_with_one_sentence_and_changes_nothing(name: str) -> None:
+def test_what_is_wrong_ends_with_one_sentence_and_changes_nothing(name: str, tmp_path: Path) -> None:
     predictor, case = predictor_of(name), CASES[name]
     items = [*case.items]
     wanted = predictor.predict(items)
-    for item, words in case.wrong:
+    for item, words in case.wrong(tmp_path):
         one_sentence(words, lambda item=item: predictor.predict([items[0], item]))
         one_sentence(words, lambda item=item: alone(predictor, item))
     for decode, words in case.wrong_decode:
@@ -189,7 +194,28 @@ def test_what_is_wrong_ends_with_one_sentence_and_changes_nothing(name: str) -> 
         lambda: predictor.predict_requests([requests[0], named]),
     )
     one_sentence("decode.nothing is not a key", lambda: predictor.predict(items, nothing=1))
+    if not isinstance(predictor, Streaming):
+        words = "a and b cannot form an ensemble; only models that generate texts can"
+        one_sentence(words, lambda: predictor.ensemble({"a": predictor, "b": predictor}))
     assert predictor.predict(items) == wanted
+
+
+@every_case
+def test_a_notice_belongs_to_its_item(name: str) -> None:
+    """It is a warning, and changes nothing of the items beside it."""
+    predictor, case = predictor_of(name), CASES[name]
+    first = case.items[0]
+    for item, words, answer in case.noticed:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            found = predictor.predict([first, item])
+        shown = [str(each.message) for each in seen]
+        assert any(re.search(words, each) for each in shown) if words else not shown
+        same(found[0], alone(predictor, first))
+        assert answer is None or found[1] == answer
+        plain, noticed = predictor.predict_requests(predictor.requests([first, item]))
+        assert not plain.notices and bool(noticed.notices) == bool(words)
+        same(predictor.predict([item], details=True), predictor.predict([first, item], details=True)[1:])
 
 
 FRAMES = [pd.DataFrame({"text": ["a"]}), pl.DataFrame({"text": ["a"]}), pa.table({"text": ["a"]})]
@@ -237,7 +263,7 @@ def exact(value: Any) -> Any:
     return {each.site.path: each.weights.tolist() for each in value.maps} if hasattr(value, "maps") else value
 
 
-def calls_of(name: str) -> list[Callable[[], Any]]:
+def calls_of(name: str, folder: Path) -> list[Callable[[], Any]]:
     """Calls of all methods."""
     predictor, case = predictor_of(name), CASES[name]
     calls = [
@@ -246,6 +272,7 @@ def calls_of(name: str) -> list[Callable[[], Any]]:
         for item in [case.items[number % len(case.items)]]
     ]
     calls.append(lambda: predictor.predict([*case.items]))
+    calls += [lambda form=form: predictor.predict([form]) for form in case.forms(case.items[0], folder)[:3]]
     look = case.items[0] if name != "tag" else "so good"
     calls.append(lambda: exact(predictor.look(look)))
     if case.look is not None:
@@ -274,8 +301,8 @@ def quick_switches() -> Iterator[None]:
 
 
 @every_case
-def test_threads_get_what_each_gets_alone(name: str) -> None:
-    calls = calls_of(name)
+def test_threads_get_what_each_gets_alone(name: str, tmp_path: Path) -> None:
+    calls = calls_of(name, tmp_path)
     wanted = [call() for call in calls]
 
     def work(seed: int) -> list[int]:
@@ -327,10 +354,15 @@ def test_a_score_alone_is_that_of_a_batch(name: str) -> None:
     if case.whole:
         one_sentence("score takes no targets", lambda: predictor.score(items[0], "a"))
         return
+    both, several, texts = case.pair
     for given in ((items, targets[0][0]), (items[0], targets[0]), (items[0],), (items,)):
-        one_sentence("score takes .*, not one of (both|each)", lambda given=given: predictor.score(*given))
-    counts = f"there are {len(items)} .* and 1 "
-    one_sentence(counts, lambda: predictor.score(items, targets[0][:1]))
+        one_sentence(
+            f"score takes {both}( or|, or) .*, not one of (both|each)", lambda given=given: predictor.score(*given)
+        )
+    counts = f"there are {len(items)} {several} and 1 {texts}; (give|each)"
+    one_sentence(counts.replace("texts and", "(texts|sources) and"), lambda: predictor.score(items, targets[0][:1]))
+    if case.unknown:
+        one_sentence(case.unknown, lambda: predictor.score(items, ["a label"] * len(items)))
 
 
 @not_scored
@@ -372,10 +404,14 @@ def test_attention_is_over_the_axes_and_sums_to_one(name: str) -> None:
             assert view.maps and {each.layer for each in first.maps} == {1}
             for each in view.maps:
                 torch.testing.assert_close(each.weights.sum(-1), torch.ones(each.weights.shape[:-1]))
+                if name != "nat-ctc":  # its maps have the copies of END, too
+                    assert each.weights.shape[1:] == (len(each.queries), len(each.keys))
             for each in first.maps:
                 torch.testing.assert_close(each.weights, view.layer_map(1, each.kind).weights)
     if case.look is None and case.folder is None and not isinstance(predictor, Streaming):
         one_sentence("generates no text, so it takes no target", lambda: predictor.look(items[0], "a"))
+    if isinstance(items[0], str) and not isinstance(predictor, Streaming):
+        one_sentence("the text is empty", lambda: predictor.look(" "))
 
 
 @every_case
