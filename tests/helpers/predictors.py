@@ -587,7 +587,7 @@ CASES = {
         [
             {"kind": "greedy"}, {"kind": "beam", "ctc": 0.0}, {"kind": "beam", "ctc": 0.3, "nbest": 2},
             {"kind": "beam", "ctc": 1.0}, {"kind": "sample", "seed": 3, "nbest": 2}, {"kind": "ctc"}, {"segment": 0.7},
-            {"max_tokens": 2}, {"prefix": "AS"}, {"exclude": ["E", "S"]}, {"include": ["DQ"], "kind": "beam"},
+            {"max_tokens": 2}, {"prefix": "AS"}, {"exclude": ["E", "S"]}, {"include": ["AQ"], "kind": "beam"},
         ],
         texts_of, sound_table, text_metrics, check=check_transcript, forms=sound_forms(RATE), wrong=bad_sounds,
         targets=["E", "CQ D", "", "É"], pair=("a recording and its text", "recordings", "texts"), noticed=SILENCE, look="CQ",
