@@ -27,6 +27,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def quick_ends() -> Iterator[None]:
+    """Trainings draw no curves, which takes longer than they do, and files are not flushed against a power failure.
+
+    A test of the curves puts `regard.training.curves.draw` back.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.training.curves.draw", lambda folder: None)
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def stored_runs() -> Iterator[None]:
     """No test writes into a run that others read."""
     yield

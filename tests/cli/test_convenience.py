@@ -10,23 +10,22 @@ from typing import Any
 import pytest
 import torch
 from helpers import reads
+from helpers.runs import copy_run
 
 import regard
 from regard import progress
 from regard.cli import main
 from regard.config.explain import explain_setting
 from regard.recipes import names
-from regard.training import curves
 
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "draw", lambda folder: None)
-        return reads.train_run("classify", place, train__steps=4, train__eval_every=2)
+    """A run that a test resumes."""
+    stored = reads.stored_run("classify", train__steps=4, train__eval_every=2)
+    return copy_run(stored.parent, tmp_path_factory.mktemp("runs") / "classify") / "run"
 
 
 def cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -65,7 +65,7 @@ def tiny_run(
 
 
 def copy_run(run: Path, out: Path) -> Path:
-    """A copy of a run that a test may change."""
+    """A copy of a run, or of the folder that also has its files, which a test may change."""
     return Path(shutil.copytree(run, out))
 
 
