@@ -56,7 +56,7 @@ class Case:
     targets: Sequence[str] | None = None  # of the first items, for score; None: the task has none
     pair: Sequence[str] = ("two texts", "texts", "targets")  # what score takes, in its errors
     unknown: str = ""  # words of the error of a target that there is not
-    noticed: Sequence[tuple[Any, str, Any]] = ()  # items, words of their warning (of 2 items), and their answers
+    noticed: Sequence[tuple[Any, str, Any, dict[str, Any]]] = ()  # items, their warning, answer and part of a record
     check: Callable[[Any, Any, Any, Decode], None] = lambda *_: (
         None
     )  # predictor, item, record, way: laws of its records
@@ -159,6 +159,7 @@ def check_masks(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     assert len(record["masks"]) == len(re.findall("<mask>|.MASK.", item)) and not re.search(
         "<mask>|MASK", record["text"]
     )
+    assert record["text"].startswith(re.split("<mask>|.MASK.", item)[0].strip())
     for candidates in record["masks"]:
         values = [value for _, value in candidates]
         assert len(values) == decode.get("top", 1) and values == sorted(values, reverse=True)
@@ -242,7 +243,7 @@ TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
 T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
 TARGETS = ["A", "SO", "", "B D"]
-EMPTY = [("", "", ""), (" ", "", "")]  # without a warning
+EMPTY = [("", "", "", {"score": None, "pieces": []}), (" ", "", "", {})]  # without a warning
 
 # --- images ----------------------------------------------------------------------------------------------------------
 
@@ -392,7 +393,8 @@ def bad_sounds(folder: Path) -> list[tuple[Any, str]]:
     ]
 
 
-SILENCE = [(np.zeros(RATE, np.float32), "1 of 2 recordings are silent and have no transcript", "")]
+SILENT = {"text": "", "score": None, "segments": [], "words": []}
+SILENCE = [(np.zeros(RATE, np.float32), "2 of 3 recordings are silent and have no transcript", "", SILENT)]
 
 
 def check_transcript(predictor: Any, sound: Any, record: Any, decode: Decode) -> None:
@@ -542,15 +544,16 @@ CASES = {
         label_of, lines, labels_metrics, check=check_labels, targets=["pos", "neg", "pos", "neg"],
         pair=("two texts", "texts", "labels"), unknown="'a label' is no label of this run; it has neg, pos",
         noticed=[
-            ("", "1 of 2 texts are empty and get no label", ""), ("  ", "1 of 2 texts are empty and get no label", ""),
-            ("so " * 40, r"1 of 2 texts have more than 38 tokens and were cut there \(data\.max_tokens", None),
+            ("", "2 of 3 texts are empty and get no label", "", {"label": None, "probability": None, "top": []}),
+            (" ", "2 of 3 texts are empty and get no label", "", {"label": None}),
+            ("so " * 40, r"2 of 3 texts have more than 38 tokens and were cut there \(data\.max_tokens", None, {}),
         ],
         wrong_decode=[({"top": -1}, "decode.top is -1"), ({"batch": 2.5}, r"decode\.batch is")],
     ),
     "tag": Case(
         "tag", SENTENCES, [tuple(text.split()) for text in TEXTS], LETTERS, [{"top": 2}, {"top": 1}],
         lambda record, decode: record["tags"], columns, tag_metrics, check=check_tags,
-        forms=lambda words, folder: [[*words], np.array(words)], noticed=[((), "", [])],
+        forms=lambda words, folder: [[*words], np.array(words)], noticed=[((), "", [], {"tags": []})],
         wrong_decode=[({"top": -1}, "decode.top is -1")],
     ),
     "masked": Case(
@@ -558,8 +561,8 @@ CASES = {
         [{"top": 3}, {"top": 1}], masks_of, plain_lines, loss_metrics, check=check_masks,
         forms=lambda text, folder: [text.replace("<mask>", "[MASK]")],
         noticed=[
-            ("The  cat", "1 of 2 texts have no <mask> and stay as they are", "The  cat"),
-            ("so " * 40 + "<mask>", "a text has more than 38 tokens and was cut there", None),
+            ("The  cat", "2 of 3 texts have no <mask> and stay as they are", "The  cat", {"masks": []}),
+            ("so " * 40 + "<mask>", "a text has more than 38 tokens and was cut there", None, {}),
         ],
         wrong_decode=[({"top": -1}, "decode.top is -1")],
     ),
@@ -609,7 +612,7 @@ CASES = {
         [BEAM, SAMPLE, RULES, {"prefix": "ab"}, {"exclude": ["a", "b"]}], texts_of, manifest, mixed_metrics, check=check_text,
         forms=mixed_forms, wrong=lambda folder: [(5, "a int is no text"), ({}, "an input has no")],
         targets=["ab", "", "cab", "b"], pair=("an input and its target", "inputs", "targets"),
-        noticed=[({"text": " ", "task": "copy"}, "", "")], look="ab",
+        noticed=[({"text": " ", "task": "copy"}, "", "", {})], look="ab",
         wrong_decode=[({"task": "sing"}, "decode.task is 'sing', which this run did not learn"), CANDIDATES],
     ),
     "contrastive": Case(

@@ -171,6 +171,13 @@ def test_requests_have_their_own_settings(name: str) -> None:
     if name == "multitask":  # the task is part of an item
         unset = [replace(each, task=own.task) for each, own in zip(unset, requests, strict=False)]
     same(predictor.predict_requests(unset), results[:2])
+    known = {field.name for field in fields(unset[0])}
+    for number, decode in enumerate(ways_of(name)):
+        own = {key: tuple(value) if isinstance(value, list) else value for key, value in decode.items()}
+        if len(own) == 1 and own.keys() <= known:  # it sets one thing
+            changed = [replace(each, details=number % 2 == 0) if "details" in known else each for each in unset]
+            changed = [replace(each, **own) for each in changed]
+            same(predictor.predict_requests(changed), results[2 * number : 2 * number + 2])
     assert len({str(result) for result in results}) > len(items)
 
 
@@ -205,17 +212,19 @@ def test_a_notice_belongs_to_its_item(name: str) -> None:
     """It is a warning, and changes nothing of the items beside it."""
     predictor, case = predictor_of(name), CASES[name]
     first = case.items[0]
-    for item, words, answer in case.noticed:
+    for item, words, answer, known in case.noticed:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            found = predictor.predict([first, item])
+            found = predictor.predict([first, item, item])
         shown = [str(each.message) for each in seen]
         assert any(re.search(words, each) for each in shown) if words else not shown
         same(found[0], alone(predictor, first))
-        assert answer is None or found[1] == answer
+        assert answer is None or found[1:] == [answer] * 2
         plain, noticed = predictor.predict_requests(predictor.requests([first, item]))
         assert not plain.notices and bool(noticed.notices) == bool(words)
-        same(predictor.predict([item], details=True), predictor.predict([first, item], details=True)[1:])
+        (record,) = predictor.predict([item], details=True)
+        same(predictor.predict([first, item], details=True)[1], record)
+        assert known.items() <= record.items() if known else True
 
 
 FRAMES = [pd.DataFrame({"text": ["a"]}), pl.DataFrame({"text": ["a"]}), pa.table({"text": ["a"]})]
