@@ -1,11 +1,9 @@
-"""Captions: what it reads, strategies, requests, details, scores, attention, evaluation, CIDEr-D."""
+"""Captions: details, scores, attention, training, evaluation, mistakes, CIDEr-D."""
 
 import json
 import math
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +15,6 @@ from PIL import Image
 
 import regard
 from regard.cli import main
-from regard.config.strategies import Beam, Greedy
 from regard.data.sources.data_files import evaluation_files
 from regard.decode import Hypothesis
 from regard.errors import UserError
@@ -26,7 +23,6 @@ from regard.parts import Inputs
 from regard.synthetic import captions
 from regard.tasks.caption.generation import caption_result
 from regard.tasks.caption.task import CaptionPredictor
-from regard.tasks.requests import CaptionRequest
 from regard.tasks.task import prepare
 from regard.training import curves
 
@@ -42,11 +38,6 @@ TINY = {
     "train.warmup": 1, "train.batch": 8, "train.eval_every": 2, "train.save_every": 1, "train.metric": "loss",
     "train.tensorboard": False, "device": "cpu", "decode.max_tokens": 8,
 }  # fmt: skip
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "greedy": {"kind": "greedy"},
-    "beam": {"kind": "beam", "beam": 3, "nbest": 2},
-    "sample": {"kind": "sample", "seed": 3, "nbest": 2},
-}
 RNG = np.random.default_rng(2)
 IMAGES = [RNG.integers(0, 256, (20 + 9 * number, 30, 3), np.uint8) for number in range(3)]
 
@@ -75,36 +66,6 @@ def predictor(run: Path) -> CaptionPredictor:
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_strategies_do_not_depend_on_the_batch(name: str, predictor: CaptionPredictor) -> None:
-    together = predictor.predict(IMAGES, **STRATEGIES[name])
-    assert [predictor.predict(each, **STRATEGIES[name]) for each in IMAGES] == together
-    assert isinstance(together[0], str if name == "greedy" else list) and len({str(each) for each in together}) > 1
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(lambda each: predictor.predict(each, **STRATEGIES[name]), IMAGES)) == together
-
-
-def test_images_come_in_any_form(predictor: CaptionPredictor, tmp_path: Path) -> None:
-    Image.fromarray(IMAGES[0]).save(path := tmp_path / "a.png")
-    wanted = predictor.predict(IMAGES[0])
-    tensor = torch.from_numpy(IMAGES[0]).permute(2, 0, 1)
-    for form in (path, str(path), path.read_bytes(), Image.fromarray(IMAGES[0]), tensor):
-        assert predictor.predict(form) == wanted
-
-
-def test_requests_have_their_own_settings(predictor: CaptionPredictor) -> None:
-    asked = [CaptionRequest(each) for each in IMAGES]
-    asked[1] = replace(asked[1], strategy=Beam(2), max_tokens=3, prefix="a red", min_tokens=2)
-    asked[2] = replace(asked[2], strategy=Greedy(), exclude=("a",), repetition_penalty=1.2)
-    found = predictor.predict_requests(asked, batch=2)
-    assert found[0].text == predictor.predict(IMAGES[0])
-    assert found[1].text.startswith("a red") and found[1].given == 2 and found[1].length <= 3
-    assert found[1] == predictor.predict_requests([asked[1]])[0]
-    assert "a" not in found[2].text.split()
-    with pytest.raises(UserError, match="this predictor has none"):
-        predictor.predict_requests([replace(asked[0], adapter="x")])
 
 
 def test_details_and_constraints(predictor: CaptionPredictor) -> None:

@@ -7,7 +7,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers import reads
@@ -67,34 +66,6 @@ def test_training_and_metrics(run, predictor):
     assert list(stored) == ["glad", "sad"] and sum(stored.values()) == 300
 
 
-def test_predict_and_score(predictor):
-    assert predictor.predict("a happy cat") == "glad" and predictor.predict(["the bad day"]) == ["sad"]
-    ((first, p), (second, q)) = predictor.predict("a happy cat", top=2)
-    assert (first, second) == ("glad", "sad") and p > 0.5 and p + q == pytest.approx(1, abs=1e-6)
-    assert len(predictor.predict("a happy cat", top=1)) == 1
-    (record,) = predictor.predict(["a happy cat"], details=True)
-    assert record["label"] == "glad" and record["probability"] == pytest.approx(p) and len(record["top"]) == 2
-    assert len(predictor.predict("a happy cat", details=True, top=1)["top"]) == 1
-    assert predictor.score("a happy cat", "glad") == pytest.approx(np.log(p), abs=1e-5)
-    assert predictor.score(["a happy cat"], ["sad"], details=True)[0]["score"] == pytest.approx(np.log(q), abs=1e-4)
-
-
-def test_predictions_are_batch_invariant(predictor):
-    texts = [text for text, _ in reads.labeled_examples(70, 9)]
-    together = predictor.predict(texts, details=True, batch=64)
-    alone = [predictor.predict(text, details=True) for text in texts]
-    for one, other in zip(together, alone, strict=True):
-        assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
-
-
-def test_empty_texts_have_no_label(predictor):
-    with pytest.warns(UserWarning, match="2 of 3 texts are empty and get no label"):
-        assert predictor.predict(["", "a happy cat", "  "]) == ["", "glad", ""]
-    with pytest.warns(UserWarning, match="empty"):
-        assert predictor.predict("", details=True) == {"label": None, "probability": None, "top": []}
-    assert predictor.predict([]) == []
-
-
 def test_long_texts_are_cut_with_a_warning(predictor):
     long = "a " * 400 + "happy"
     with pytest.warns(
@@ -109,21 +80,6 @@ def test_long_texts_are_cut_with_a_warning(predictor):
             found[0]["probability"], abs=1e-5
         )
     assert cut["label"] in ("glad", "sad") and found[1]["label"] == "sad"
-
-
-def test_errors_in_python(predictor):
-    with pytest.raises(UserError, match="'angry' is no label of this run; it has glad, sad"):
-        predictor.score(["a"], ["angry"])
-    with pytest.raises(UserError, match="as many labels as texts"):
-        predictor.score(["a"], ["glad", "sad"])
-    with pytest.raises(UserError, match="decode.top is -1"):
-        predictor.predict("a", top=-1)
-    with pytest.raises(UserError, match="cannot form an ensemble"):
-        predictor.ensemble({"a": predictor, "b": predictor})
-    with pytest.raises(UserError, match="generates no text"):
-        predictor.look("a", "b")
-    with pytest.raises(UserError, match="the text is empty"):
-        predictor.look(" ")
 
 
 def test_look_saves_a_picture(predictor, tmp_path):

@@ -101,12 +101,6 @@ def test_a_path_spells_its_text() -> None:
     assert [row[keep].tolist() for row, keep in zip(copies, filled, strict=True)] == [[5, 5, 6, 6], [7, 7]]
 
 
-def test_texts_do_not_depend_on_their_batch(predictor: Any) -> None:
-    alone = [predictor.predict(text) for text in TEXTS]
-    assert predictor.predict(TEXTS) == alone == predictor.predict(TEXTS, batch=2) and any(alone)
-    assert predictor.predict(["", "a dog", "  "]) == ["", alone[1], ""]
-
-
 def test_a_limit_cuts_the_text(predictor: Any) -> None:
     tokens = predictor.target.encode([predictor.predict(TEXTS[2])])[0]
     assert len(tokens) > 2

@@ -1,6 +1,5 @@
 """Detection: the loss beside transformers, accumulation, denoising, the predictor, metrics and bad input."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from regard.tasks.detect.objective import (
     denoising_loss,
     detection_loss,
 )
-from regard.tasks.requests import DetectedObject, DetectResult
+from regard.tasks.requests import DetectedObject
 from regard.training.step import GradientStep
 
 TINY = {
@@ -196,47 +195,6 @@ def test_a_map_with_fewer_places_than_queries_proposes_them_again() -> None:
 
 def picture(width: int = 50, height: int = 40) -> Image.Image:
     return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8))
-
-
-def test_all_kinds_of_images(run: Path, tmp_path: Path) -> None:
-    predictor, image = regard.load(run), picture()
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    (tmp_path / "a.png").write_bytes(out.getvalue())
-    array = np.asarray(image)
-    kinds = [
-        str(tmp_path / "a.png"),
-        tmp_path / "a.png",
-        out.getvalue(),
-        image,
-        array,
-        torch.tensor(array).permute(2, 0, 1),
-    ]
-    results = [predictor.predict(each, threshold=0.0) for each in kinds]
-    assert all(isinstance(each, DetectResult) and each == results[0] for each in results)
-    objects = results[0].objects
-    assert (results[0].width, results[0].height) == (50, 40) and len(objects) == predictor.run.model.queries
-    assert [each.score for each in objects] == sorted((each.score for each in objects), reverse=True)
-    label, _, box = objects[0]
-    assert label in predictor.labels.names and 0 <= box[0] <= box[2] <= 50 and 0 <= box[1] <= box[3] <= 40
-    for each in predictor.predict([image, array], threshold=0.0):
-        assert [one.box for one in each.objects] == [pytest.approx(one.box, abs=1e-2) for one in objects]
-    assert len(predictor.predict(image, threshold=0.0, top=3).objects) == 3
-    record = predictor.predict(image, details=True, threshold=0.0, top=1)
-    assert record == {
-        "width": 50,
-        "height": 40,
-        "objects": [{"label": label, "score": objects[0].score, "box": [*box]}],
-    }
-
-
-def test_an_image_alone_is_predicted_as_in_a_batch(run: Path) -> None:
-    predictor = regard.load(run)
-    images = [picture(50, 40), picture(40, 50), picture(41, 50), picture(50, 40), picture(64, 30)]
-    for image, together in zip(images, predictor.predict(images, threshold=0.0), strict=True):
-        alone = predictor.predict(image, threshold=0.0)
-        for one, other in zip(alone.objects, together.objects, strict=True):
-            assert one.box == pytest.approx(other.box, abs=1e-2) and one.score == pytest.approx(other.score, abs=1e-4)
 
 
 def test_evaluation(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

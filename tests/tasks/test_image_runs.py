@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -232,29 +231,3 @@ def test_look_shows_patches(base: Path, tmp_path: Path) -> None:
     assert "data:image/png" in (tmp_path / "a.html").read_text()
     with pytest.raises(UserError, match="this model generates no text, so it takes no target; give the image alone"):
         predictor.look(image, "a")
-
-
-def test_scores_are_log_probabilities(base: Path) -> None:
-    predictor = regard.load(base)
-    best = predictor.predict(IMAGES[0])
-    assert np.exp(predictor.score(IMAGES[0], best.label)) == pytest.approx(best.score, rel=1e-4)
-    several = predictor.score(IMAGES, [best.label] * 4, details=True)
-    assert several[0]["score"] == pytest.approx(np.log(best.score), rel=1e-4)
-    for images, labels, words in (
-        (IMAGES, best.label, "score takes an image and its label, or a list of each, not one of both"),
-        (IMAGES, ["1"], "there are 4 images and 1 labels; give a label for each image"),
-        (IMAGES[0], "cat", "'cat' is no label of this run; it has 0, 1"),
-    ):
-        with pytest.raises(UserError, match=words):
-            predictor.score(images, labels)
-
-
-def test_threads_get_what_each_gets_alone(base: Path, tmp_path: Path) -> None:
-    predictor = regard.load(base)
-    for number, image in enumerate(IMAGES):
-        Image.fromarray(image).save(tmp_path / f"{number}.png")
-    paths = [str(tmp_path / f"{number}.png") for number in range(4)]
-    wanted = [predictor.predict(path) for path in paths]
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(3):
-            assert list(pool.map(predictor.predict, paths)) == wanted

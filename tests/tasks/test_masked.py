@@ -233,19 +233,6 @@ def test_training_and_metrics(run, predictor):
     assert predictor.evaluate() == metrics  # the masking is fixed
 
 
-def test_predict_fills_masks(predictor):
-    filled = predictor.predict("the cat <mask>")
-    assert filled.startswith("the cat") and "<mask>" not in filled and len(filled) > len("the cat")
-    assert predictor.predict("the cat [MASK]") == filled
-    record = predictor.predict("a <mask> <mask>", details=True, top=3)
-    assert len(record["masks"]) == 2 and [len(each) for each in record["masks"]] == [3, 3]
-    assert record["masks"][0][0][1] >= record["masks"][0][1][1]
-    with pytest.warns(UserWarning, match="1 of 2 texts have no <mask> and stay as they are"):
-        assert predictor.predict(["The  cat", "a <mask>"])[0] == "The  cat"
-    with pytest.warns(UserWarning, match="more than 126 tokens and was cut|no <mask>"):
-        predictor.predict("a " * 300 + "<mask> <mask>")
-
-
 def test_next_sentence_prediction(tmp_path):
     """The second line of each pair contains the number of the first."""
     text = "".join(f"{word} one\n{word} two\n\n" for word in ("cat", "dog", "sun", "sea") * 20)
@@ -291,18 +278,6 @@ def test_embeddings(predictor):
     assert torch.allclose(predictor.embed("the cat", pooling="first", normalize=False), states[0], atol=1e-5)
     assert torch.allclose(predictor.embed("the cat", pooling="max", normalize=False), states.amax(0), atol=1e-5)
     assert predictor.embed([]).shape == (0, 32)
-
-
-def test_similar(predictor):
-    texts = ["a good day", "the cat sees", "a good day here"]
-    (ranked,) = predictor.similar(["a good day"], texts)
-    assert ranked[0][0] == 0 and ranked[0][1] == pytest.approx(1, abs=1e-5)
-    assert sorted(place for place, _ in ranked) == [0, 1, 2] and ranked[1][1] >= ranked[2][1]
-    assert [place for place, _ in predictor.similar("a good day", texts, top=2)] == [place for place, _ in ranked[:2]]
-    vectors = predictor.embed(texts)
-    assert float(vectors[0] @ vectors[2]) == pytest.approx(dict(ranked)[2], abs=1e-5)
-    with pytest.raises(UserError, match="there is no text to compare with"):
-        predictor.similar("a", [])
 
 
 def run_cli(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:

@@ -70,29 +70,6 @@ def test_the_kind_decides_the_task_unless_there_are_several(predictor):
     assert predictor.predict({"text": " ", "task": "copy"}) == ""
 
 
-def test_results_do_not_depend_on_the_other_inputs(predictor):
-    items = [IMAGE, {"text": "cab", "task": "copy"}, SOUND, {"text": "abcabc", "task": "reverse"}]
-    together = predictor.predict(items, details=True, kind="beam", nbest=2)
-    for item, whole in zip(items, together, strict=True):
-        alone = predictor.predict(item, details=True, kind="beam", nbest=2)
-        assert alone["text"] == whole["text"] and alone["logprob"] == pytest.approx(whole["logprob"], abs=1e-4)
-        assert len(whole["nbest"]) == 2
-    assert predictor.predict(SOUND, prefix="a").startswith("a")
-
-
-def test_scores_are_those_of_the_search(predictor):
-    found = predictor.predict([IMAGE, SOUND], details=True, max_tokens=30)
-    scores = predictor.score([IMAGE, SOUND], [each["text"] for each in found], details=True)
-    for each, scored in zip(found, scores, strict=True):
-        assert scored["logprobs"][: len(each["logprobs"])] == pytest.approx(each["logprobs"], abs=1e-4)
-    assert predictor.score(IMAGE, "ab") == pytest.approx(predictor.score([IMAGE], ["ab"])[0])
-    for wrong in ((IMAGE, None), ([IMAGE], "ab")):
-        with pytest.raises(UserError, match="score takes an input and its target"):
-            predictor.score(*wrong)
-    with pytest.raises(UserError, match="there are 1 inputs and 2 targets"):
-        predictor.score([IMAGE], ["a", "b"])
-
-
 def test_attention_is_over_tokens_patches_and_times(predictor):
     text = {"text": "cab", "task": "copy"}
     for item, first, kind in ((IMAGE, "row 1, column 1", "patches"), (SOUND, "0.01", "frames"), (text, "c", "tokens")):

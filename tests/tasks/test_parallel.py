@@ -180,16 +180,6 @@ def alone_equals_together(run: Path, **decode: Any) -> list[str]:
     return together
 
 
-@pytest.mark.parametrize("decode", [{}, {"kind": "average"}, {"merge_repeats": True}, {"max_tokens": 3}], ids=str)
-def test_fertility_decoding_is_batch_invariant(nat: Path, decode: dict[str, Any]) -> None:
-    assert len(alone_equals_together(nat, **decode)) == 4
-
-
-@pytest.mark.parametrize("decode", [{}, {"iterations": 1}, {"length_beam": 1, "iterations": 4}], ids=str)
-def test_mask_predict_is_batch_invariant(cmlm: Path, decode: dict[str, Any]) -> None:
-    assert all(alone_equals_together(cmlm, **decode))
-
-
 def test_noisy_parallel_decoding_asks_the_teacher(nat: Path, teacher: Path) -> None:
     decode = {"kind": "npd", "samples": 6, "teacher": str(teacher)}
     found = alone_equals_together(nat, **decode)

@@ -1,4 +1,4 @@
-"""Requests and results: their JSON schema, mixed requests in one call, notices, and records made from results."""
+"""Requests and results: their JSON schema, settings that are refused, notices, and what predictors can do."""
 
 import json
 import warnings
@@ -9,7 +9,6 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import regard
-from regard.config.decode import NEUTRAL_SAMPLING
 from regard.config.registry import TASKS
 from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
@@ -23,7 +22,6 @@ from regard.tasks.requests import (
     MaskedRequest,
     TagRequest,
     TranslateRequest,
-    TranslateResult,
 )
 from regard.tasks.task import task_module
 
@@ -61,47 +59,6 @@ def test_requests_are_read_from_json():
     for wrong in ('{"source": "a", "strategy": {"kind": "lucky"}}', '{"source": 1}', "{}"):
         with pytest.raises(ValidationError):
             read(wrong)
-
-
-@pytest.mark.parametrize("name", ["translate-cnn", "spans-t5"])
-def test_requests_with_their_own_strategies_answer_as_alone(load, name):
-    predictor = load(name)
-    strategies = [Greedy(), Beam(3, 2, 0.5), Sample(temperature=0.8, n=2, seed=4), Beam(2)]
-    requests = [
-        TranslateRequest(text, strategy, 12, "", (), (), split=False) for text in TEXTS[:2] for strategy in strategies
-    ]
-    results = predictor.predict_requests(requests)
-    assert len(results) == 8
-    for request, result in zip(requests, results, strict=True):
-        (alone,) = predictor.predict_requests([request])
-        assert alone.text == result.text and len(alone.nbest) == getattr(request.strategy, "n", 1)
-        assert result.score == pytest.approx(alone.score, abs=1e-5)
-        assert result.length <= 12 and not result.pieces and result.logprob < 0
-    plain = dict(max_tokens=12, include=(), exclude=(), prefix="", split=False, **NEUTRAL_SAMPLING)
-    expected = predictor.predict(TEXTS[:2], kind="greedy", nbest=1, **plain)
-    assert [result.text for result in results[::4]] == expected
-
-
-def test_the_default_strategy_is_that_of_the_run(load):
-    predictor = load("language-gpt")
-    plain = predictor.predict_requests([LanguageRequest(text) for text in TEXTS])
-    assert [predictor.plain_result(LanguageRequest(""), each) for each in plain] == predictor.predict(TEXTS)
-    strict = [LanguageRequest(TEXTS[0], Greedy(), 6), LanguageRequest(TEXTS[0], None, 3), LanguageRequest(TEXTS[0])]
-    short, shorter, whole = predictor.predict_requests([replace(each, details=True) for each in strict])
-    assert short.length <= 6 and shorter.length <= 3 and whole.text == plain[0].text
-    assert short.ended in ("max", "end") and len(short.logprobs) == short.length
-    assert short.logprob == pytest.approx(sum(short.logprobs)) and whole.logprobs and not plain[0].logprobs
-
-
-def test_a_record_is_made_of_the_result(load):
-    predictor = load("translate-cnn")
-    request = TranslateRequest(TEXTS[1], Beam(3, 2, predictor.run.decode.length_penalty), include=(), details=True)
-    (result,) = predictor.predict_requests([request])
-    record = predictor.record(request, result)
-    assert record == predictor.predict(TEXTS[1], details=True, kind="beam", beam=3, nbest=2, include=())
-    assert set(record) == set(TranslateResult.__dataclass_fields__) - {"notices", "length", "sentences"}
-    assert result.pieces == tuple(record["pieces"]) and result.nbest[1].text == record["nbest"][1]["text"]
-    assert TypeAdapter(TranslateResult).validate_json(TypeAdapter(TranslateResult).dump_json(result)) == result
 
 
 def test_wrong_settings_of_a_request_are_refused(load):
@@ -185,13 +142,6 @@ def test_a_negative_number_of_candidates_is_refused(load):
     ):
         with pytest.raises(UserError, match="a request has top=-1; expected 0 or more"):
             load(name).predict_requests([request])
-
-
-def test_a_batch_is_a_number_in_any_form(load):
-    wanted = load("classify-bert").predict(TEXTS, top=0)
-    assert all(load("classify-bert").predict(TEXTS, top=0, batch=batch) == wanted for batch in (2, 2.0, "2"))
-    with pytest.raises(UserError, match=r"decode\.batch is"):
-        load("classify-bert").predict(TEXTS, batch=2.5)
 
 
 def test_a_strategy_that_the_family_does_not_declare_is_refused(load, monkeypatch):

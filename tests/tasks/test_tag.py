@@ -6,7 +6,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers import reads
@@ -282,16 +281,6 @@ def test_long_sentences_are_tagged_completely(run):
     assert predictor.predict([words])[0] == tags
     short = regard.load(run).predict([words], details=True)[0]
     assert short["tags"] == tags
-
-
-def test_predictions_are_batch_invariant(predictor):
-    some = [[word for word, _ in each] for each in reads.tagged_examples(70, 5)]
-    together, alone = (
-        predictor.predict(some, details=True),
-        [predictor.predict([each], details=True)[0] for each in some],
-    )
-    for one, other in zip(together, alone, strict=True):
-        assert one["tags"] == other["tags"] and np.allclose(one["probabilities"], other["probabilities"], atol=1e-5)
 
 
 # --- the embedded data -----------------------------------------------------------------------------------------------

@@ -1,24 +1,20 @@
-"""Transcription: what it reads, strategies, requests, details, long recordings, alignment, scores and evaluation."""
+"""Transcription: silence, strategies, constraints, details, long recordings, alignment and evaluation."""
 
 import tracemalloc
 import wave
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 
 import regard
 from regard.config.run import change_settings
-from regard.config.strategies import Beam, BestPath, Greedy, Sample
+from regard.config.strategies import BestPath
 from regard.errors import UserError
 from regard.parts.parallel.ctc import best_path, force_align
-from regard.processors.sound.read import Samples
 from regard.synthetic import morse
 from regard.tasks.transcribe.requests import TranscribeRequest
 from regard.tasks.transcribe.task import TranscribePredictor
@@ -79,39 +75,12 @@ def texts(found: Any) -> list[str]:
 # --- what it reads ---------------------------------------------------------------------------------------------------
 
 
-def test_every_source_gives_the_same_text(predictor: TranscribePredictor, tmp_path: Path) -> None:
-    """Paths, bytes, samples with a rate, arrays, tensors, and lists of them."""
-    samples, path = SOUNDS[1], tmp_path / "a.wav"
-    soundfile.write(path, samples, RATE, "FLOAT")
-    wanted = predictor.predict(samples)
-    sources: list[Any] = [str(path), path, path.read_bytes(), (samples, RATE), Samples(samples, RATE), samples]
-    sources += [torch.from_numpy(samples), np.stack([samples, samples]), np.stack([samples, samples], 1)]
-    assert isinstance(wanted, str) and wanted
-    assert [predictor.predict(each) for each in sources] == [wanted] * len(sources)
-    assert predictor.predict(sources) == [wanted] * len(sources)
-    assert predictor.predict(iter(sources[:2])) == [wanted] * 2 and predictor.predict([]) == []
-
-
 def test_channels_are_averaged_and_other_rates_resampled(predictor: TranscribePredictor) -> None:
     one, other = SOUNDS[1], np.roll(SOUNDS[1], 500)
     assert predictor.predict(np.stack([one, other], 1)) == predictor.predict((one + other) / 2)
     doubled = np.repeat(key("CQ DX", 1, snr=np.inf), 2).astype(np.float32)
     record = predictor.predict((doubled, 2 * RATE), details=True)
     assert record["seconds"] == pytest.approx(len(doubled) / 2 / RATE, abs=2e-3) and record["times"][-1][1] < 9
-
-
-def test_what_is_no_sound_is_refused(predictor: TranscribePredictor, tmp_path: Path) -> None:
-    (tmp_path / "a.wav").write_text("a text")
-    for raw, words in (
-        (str(tmp_path / "none.wav"), "none.wav does not exist; give the path of a sound file"),
-        (str(tmp_path / "a.wav"), "a.wav cannot be read as sound: it is text; give WAV"),
-        (np.zeros(0, np.float32), "a sound has no samples; expected at least one"),
-        (np.array([0.1, np.nan], np.float32), "has a sample that is no finite number after 0.00 s"),
-        ((SOUNDS[0], 10), "a sound has 10 samples per second; expected 1000 to"),
-        ([np.zeros((2, 3, 4))], r"an array of shape \(2, 3, 4\) is no sound; expected"),
-    ):
-        with pytest.raises(UserError, match=words):
-            predictor.predict(raw)
 
 
 def test_silence_has_no_transcript(predictor: TranscribePredictor) -> None:
@@ -127,17 +96,6 @@ def test_silence_has_no_transcript(predictor: TranscribePredictor) -> None:
 
 
 # --- strategies ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_a_recording_alone_is_transcribed_as_in_a_batch(name: str, predictor: TranscribePredictor) -> None:
-    decode: dict[str, Any] = STRATEGIES[name]
-    together = predictor.predict(SOUNDS, **decode)
-    assert [predictor.predict(each, **decode) for each in SOUNDS] == together
-    assert predictor.predict(SOUNDS, batch=2, **decode) == together == predictor.predict(SOUNDS, batch=1, **decode)
-    assert len({*map(str, together)}) > 1
-    detailed = predictor.predict(SOUNDS, details=True, **decode)
-    assert [texts(each["nbest"]) if "nbest" in decode else each["text"] for each in detailed] == together
 
 
 def test_the_best_path_is_that_of_ctc(predictor: TranscribePredictor) -> None:
@@ -180,25 +138,6 @@ def test_several_hypotheses(predictor: TranscribePredictor) -> None:
     record = predictor.predict(SOUNDS[0], nbest=3, details=True)
     scores = [each["score"] for each in record["nbest"]]
     assert texts(record["nbest"]) == found[0] and scores == sorted(scores, reverse=True)
-
-
-def test_requests_that_differ_answer_as_alone(predictor: TranscribePredictor) -> None:
-    strategies = [Greedy(), Beam(3, 2), Sample(seed=4), BestPath(), None]
-    requests = [TranscribeRequest(sound, strategy) for sound in SOUNDS[:2] for strategy in strategies]
-    requests += [TranscribeRequest(SOUNDS[1], ctc=weight) for weight in (0.0, 1.0)]
-    requests += [TranscribeRequest(SOUNDS[1], segment=0.7), TranscribeRequest(SOUNDS[1], max_tokens=2)]
-    requests += [TranscribeRequest(SOUNDS[1], prefix="AB"), TranscribeRequest(SOUNDS[1], exclude=("E", "T"))]
-    requests += [TranscribeRequest(SOUNDS[1], Beam(3), include=("X",)), TranscribeRequest(SOUNDS[1], details=True)]
-    results = predictor.predict_requests(requests)
-    for request, result in zip(requests, results, strict=True):
-        (alone,) = predictor.predict_requests([request])
-        assert alone.text == result.text and len(alone.segments) == len(result.segments), request.strategy
-        assert alone.score == pytest.approx(result.score, abs=1e-5)
-    segmented, short, prefixed, excluded, included, detailed = results[-6:]
-    assert len(segmented.segments) > 1 and short.length <= 3 and prefixed.text.startswith("AB")
-    assert not {*excluded.text} & {*"ET"} and "X" in included.text and detailed.pieces and not included.pieces
-    with pytest.raises(UserError, match="a request names the adapter 'a', but this predictor has none"):
-        predictor.predict_requests([replace(requests[0], adapter="a")])
 
 
 def test_constraints_are_one_per_recording(predictor: TranscribePredictor) -> None:
@@ -273,22 +212,6 @@ def test_more_tokens_than_positions_have_times(predictor: TranscribePredictor) -
         assert predictor.predict(short, max_tokens=9, min_tokens=8, ctc=0.5) == ""
     assert len(record["times"]) == len(record["pieces"]) >= 8
     assert all(0 <= start < end <= 0.05 for start, end in record["times"])
-
-
-def test_scores_are_of_pairs(predictor: TranscribePredictor) -> None:
-    whole = predictor.score(SOUNDS, ["E", "CQ DX", "", "É"])
-    assert whole == pytest.approx(
-        [predictor.score(*each) for each in zip(SOUNDS, ["E", "CQ DX", "", "É"], strict=True)]
-    )
-    assert max(whole) < 0
-    for sounds, given, words in (
-        (SOUNDS, "E", "score takes a recording and its text, or a list of each, not one of both"),
-        (SOUNDS[0], ["E"], "not one of both"),
-        (SOUNDS[0], None, "not one of both"),
-        (SOUNDS, ["E"], "there are 4 recordings and 1 texts; give a text for each recording"),
-    ):
-        with pytest.raises(UserError, match=words):
-            predictor.score(sounds, given)
 
 
 def test_look_shows_where_the_decoder_attends(predictor: TranscribePredictor, tmp_path: Path) -> None:
@@ -386,7 +309,7 @@ def test_memory_does_not_grow_with_the_recording(predictor: TranscribePredictor,
     assert peaks[1] < 1.5 * peaks[0] < 2 * 60 * RATE * 4
 
 
-# --- known transcripts, threads --------------------------------------------------------------------------------------
+# --- evaluation ------------------------------------------------------------------------------------------------------
 
 
 def test_evaluation(predictor: TranscribePredictor) -> None:
@@ -409,11 +332,3 @@ def test_evaluation(predictor: TranscribePredictor) -> None:
     )
     metrics = normalizing.evaluate(right)
     assert (metrics["exact"], metrics["wer"], metrics["normalize"]) == (1, 0, "basic")
-
-
-def test_threads_get_what_each_gets_alone(predictor: TranscribePredictor) -> None:
-    jobs = [(number, name) for number in range(len(SOUNDS)) for name in STRATEGIES]
-    wanted = {job: predictor.predict(SOUNDS[job[0]], **STRATEGIES[job[1]]) for job in jobs}
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda job: (job, predictor.predict(SOUNDS[job[0]], **STRATEGIES[job[1]])), jobs * 2))
-    assert all(wanted[job] == each for job, each in found)

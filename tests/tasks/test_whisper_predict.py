@@ -30,7 +30,6 @@ from regard.processors.sound.windows import FrameWindows
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 from regard.processors.text.whisper import ControlTokens, with_control_tokens
 from regard.tasks.transcribe.processors import window_frames
-from regard.tasks.transcribe.requests import TranscribeRequest
 from regard.tasks.transcribe.task import new_predictor
 from regard.tasks.whisper.generation import WindowResult
 from regard.tasks.whisper.recordings import SoundWindow
@@ -101,11 +100,6 @@ def transcribe(predictor: WhisperPredictor, sounds: list[Any], batch: int = 16, 
     return predictor.predict_requests(predictor.requests(sounds, **settings), batch)
 
 
-def comparable(result: Any) -> Any:
-    segments = [(each.start, each.end, each.tokens, each.nbest[0].text) for each in result.segments]
-    return result.text, result.language, result.seconds, segments
-
-
 def generated(*tokens: int) -> Any:
     """Replaces the model: it writes these tokens whatever it hears."""
     found = Hypothesis([*tokens], -1.0, -1.0 * len(tokens), True)
@@ -113,25 +107,6 @@ def generated(*tokens: int) -> Any:
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        FAST,
-        FAST | {"kind": "beam", "beam": 2},
-        AGAIN | {"seed": 3, "language": "de"},
-        FAST | {"sequential": False},
-        FAST | {"timestamps": False, "language": "ja", "task": "translate"},
-    ],
-    ids=["greedy", "beam", "sample", "parts", "plain"],
-)
-def test_a_recording_alone_is_transcribed_as_in_a_batch(settings: dict[str, Any], predictor: WhisperPredictor) -> None:
-    together = [comparable(each) for each in transcribe(predictor, SOUNDS, **settings)]
-    assert [comparable(each) for each in transcribe(predictor, SOUNDS, 2, **settings)] == together
-    alone = [comparable(transcribe(predictor, [sound], 3, **settings)[0]) for sound in SOUNDS]
-    assert alone == together and len({str(each) for each in alone}) == len(SOUNDS)
-    assert all(text for text, *_ in alone)
 
 
 def test_samples_depend_on_the_seed(predictor: WhisperPredictor) -> None:
@@ -224,22 +199,6 @@ def test_windows_read_the_text_before_them(predictor: WhisperPredictor) -> None:
     )
     hot = prompts_of(predictor, noise(5), language="de", temperatures=(0.7,))
     assert all(each[0] != previous for each in hot)  # text that was sampled so is not trusted
-
-
-def test_requests_that_differ_answer_as_alone(predictor: WhisperPredictor) -> None:
-    changes = [
-        {},
-        {"language": "de"},
-        {"task": "translate"},
-        {"timestamps": False},
-        {"prompt": "the cat"},
-        {"sequential": False},
-    ]
-    base = {**FAST, "language": "ja", "no_speech_threshold": 1.0}
-    requests = [TranscribeRequest(noise(2.5), **base | change) for change in changes]
-    found = [comparable(each) for each in predictor.predict_requests(requests)]
-    assert [comparable(predictor.predict_requests([request])[0]) for request in requests] == found
-    assert len({str(each) for each in found}) >= 5
 
 
 # --- long recordings -------------------------------------------------------------------------------------------------
