@@ -143,7 +143,7 @@ def test_details_tell_of_the_answer(name: str) -> None:
         json.dumps(records, allow_nan=False)
         for item, pair, record in zip(case.items, pairs, records, strict=True):
             case.check(predictor, item, record, decode)
-            answer = predictor.answer(*pair)
+            answer = predictor.plain_result(*pair)
             shown = predictor.record(pair[0], answer) if type(answer) is type(pair[1]) else None
             same(case.answer(record if shown is None else shown, decode), case.answer(record, decode))
             if shown is None:
