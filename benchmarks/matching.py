@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import run_folder
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.tasks.classify import task as classify
-from regard.training import run_training
+from regard.training import train_job
 
 from .report import align_columns
 
@@ -55,14 +55,14 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
     weights, seconds = None, 0.0
     kept: dict[str, Any] = {}
     for length in ([short] if short else []) + [tokens]:
-        run = resolve("matching", variant_settings(variant, tokens, others) | {"data.max_tokens": length}).run
+        run = resolve_run("matching", variant_settings(variant, tokens, others) | {"data.max_tokens": length}).run
         objective = classify.prepare(run, kept, resolve_device(run.device))
         model, kept, before = objective.model, objective.predictor.processors, folder / str(length)
         if weights is not None:
             model.load_state_dict(weights)
         before.mkdir(parents=True)
         run_folder.write_run(before, {"config": objective.run.dump()})
-        seconds += run_training(objective, before, resume=False, progress=False).seconds
+        seconds += train_job(objective, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()
     found = objective.predictor.evaluate()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import family
@@ -75,7 +75,9 @@ def make_predictors(size: str, device: torch.device) -> tuple[Any, Any]:
             (Path(folder) / name).write_text(lines)
         shared = {"data.train": f"{folder}/a,{folder}/b", "tokenizer.kind": "space", "device": str(device)}
         shared |= {f"model.{key}": value for key, value in TINY.items()} if size == "tiny" else {}
-        found = [prepare(resolve(recipe, shared).run, {}, device).predictor for recipe in ("multi30k", "multi30k-nat")]
+        found = [
+            prepare(resolve_run(recipe, shared).run, {}, device).predictor for recipe in ("multi30k", "multi30k-nat")
+        ]
     teacher, student = found
     student.model.fertility.weight.data.zero_()
     student.model.fertility.bias.data.fill_(-30.0)

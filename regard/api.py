@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def resolve(recipe: str, overrides: Settings | None = None) -> ResolvedRun:
     """All settings of the run that a recipe and overrides (dotted or nested keys) define, with their origins."""
-    return config.resolve(recipe, overrides, read_start=read_settings)
+    return config.resolve_run(recipe, overrides, read_start=read_settings)
 
 
 def train(
@@ -80,12 +80,12 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 
 def _build(run: Run) -> "nn.Module":
-    from .adapt.prune import prune
+    from .adapt.prune import prune_heads
     from .families import family
     from .tasks.task import size_without_data
 
     run = size_without_data(run)
-    return prune(family(run.model.family).Model(run.model), run.pruned_heads)
+    return prune_heads(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def show(recipe: str, overrides: Settings) -> str:
@@ -113,7 +113,7 @@ def dry(recipe: str, overrides: Settings) -> str:
             pretrained.shared_names(model)
         if pretrained and run.tune.kind != "none":
             tuned.check_room(model, run)
-            tuned.attach(model, run, pretrained.unfrozen)
+            tuned.attach_tuned(model, run, pretrained.unfrozen)
         freeze(model, run.train.freeze)
     return "\n".join([*_describe_parameters(model), *(job.count_data() if job else _describe_assumptions(run))])
 
@@ -144,9 +144,9 @@ def _describe_assumptions(run: Run) -> list[str]:
 
 def recipes() -> list[tuple[str, str]]:
     """(name, description) of every packaged recipe."""
-    from .recipes import header, names, stage_names
+    from .recipes import header, recipe_names, stage_names
 
-    return [(name, header(name)) for name in sorted([*names(), *stage_names()])]
+    return [(name, header(name)) for name in sorted([*recipe_names(), *stage_names()])]
 
 
 def convert(
@@ -164,7 +164,7 @@ def convert(
     `merge` folds LoRA weights into the base first. `data` are examples to evaluate for the model card. The result is
     checked before it appears at `out`; the returned dict reports the checks.
     """
-    from .formats.convert import convert as write
+    from .formats.convert import convert_run as write
 
     path, out = path_name(path, "path"), path_name(out, "out")
     folder = Path(path) if Path(path).exists() else find_model(path).path

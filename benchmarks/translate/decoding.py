@@ -16,7 +16,7 @@ from regard.adapt import precision
 from regard.config.decode import Seq2SeqDecode
 from regard.config.run import Run
 from regard.errors import UserError
-from regard.formats.ctranslate2 import vocabulary
+from regard.formats.ctranslate2 import token_strings
 from regard.tasks.translate.task import TranslatePredictor
 
 from ..report import Section
@@ -173,7 +173,7 @@ def hugging_face(
 def ctranslate2(
     predictor: TranslatePredictor, ids: list[list[int]], kind: str, folder: Path, workload: TranslateWorkload
 ) -> Decoder:
-    theirs, names = peers.translator(predictor, folder, kind), vocabulary(predictor.source)
+    theirs, names = peers.translator(predictor, folder, kind), token_strings(predictor.source)
     numbers = {name: number for number, name in enumerate(names)}
     tokens = [[names[number] for number in sentence] for sentence in ids]
 

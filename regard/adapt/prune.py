@@ -35,7 +35,7 @@ class HeadTensor(NamedTuple):
         return (torch.tensor(heads, dtype=torch.long)[:, None] * self.unit + torch.arange(self.unit)).flatten()
 
 
-def prune(model: nn.Module, names: Sequence[str]) -> nn.Module:
+def prune_heads(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Remove heads from a model in place, by the names of `heads.py`; a layer keeps at least one."""
     if names:
         remove_heads(model, parse_heads(",".join(names), model, "pruned_heads"))

@@ -126,7 +126,7 @@ def train(
         if dry:
             raise UserError("--dry reads the data of one training and this recipe has several; use --show")
         if show:
-            print(stages.show(recipe or "", changes, out))
+            print(stages.show_stages(recipe or "", changes, out))
             return
         progress = not QUIET.get()
         exit_if_stopped(

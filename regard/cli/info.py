@@ -71,9 +71,9 @@ def print_info(run: str, as_json: bool) -> None:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """The recipes that a shell completes to."""
-    from ..recipes import names
+    from ..recipes import recipe_names
 
-    return [name for name in names() if name.startswith(incomplete)]
+    return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def print_lists(as_json: bool) -> None:

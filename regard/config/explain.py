@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from ..errors import UserError
-from ..recipes import layers, names
+from ..recipes import layers, recipe_names
 from .merge import expected_type, flatten, format_value, groups_in, kind_of, settings_of
 from .run import ResolvedRun
 
@@ -90,7 +90,7 @@ def _bounds(metadata: list[Any], name: str) -> Iterator[float]:
 
 def _comments(recipe: str) -> dict[str, str]:
     """The comment of every key: from the recipe and its bases, else from the recipes that document all keys."""
-    packaged = names()
+    packaged = recipe_names()
     recipes = [where.removeprefix("recipe ") for where, _ in reversed(layers(recipe))]
     merged: dict[str, str] = {}
     for name in [*(name for name in recipes if name in packaged), *COMPLETE, *packaged]:

@@ -156,7 +156,7 @@ class ResolvedRun:
         return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
 
 
-def resolve(
+def resolve_run(
     recipe: str, overrides: Mapping[str, Any] | None = None, read_start: ReadStart | None = None
 ) -> ResolvedRun:
     """The run that a recipe (a packaged name or a .toml file) and overrides (dotted or nested keys) define.

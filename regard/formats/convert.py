@@ -32,7 +32,7 @@ from .huggingface import (
 )
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
 from .model_files import find_gguf
-from .parity import check_close, check_ctranslate2, check_texts
+from .parity import check_close, check_ctranslate2, compare_texts
 from .pruned_run import probe_logits, with_filled_heads, write_copy
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class Exporter(NamedTuple, Generic[ConfigType, PredictorType]):
 AnyExporter: TypeAlias = Exporter[Any, Any]
 EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "transformer"): Exporter(
-        "a Marian folder", marian_export.unsupported, marian_export.write, check_texts, transformers_usage
+        "a Marian folder", marian_export.unsupported, marian_export.write, compare_texts, transformers_usage
     ),
     ("huggingface", "t5"): Exporter(
-        "a T5 folder", t5_export.unsupported, t5_export.write, check_texts, transformers_usage
+        "a T5 folder", t5_export.unsupported, t5_export.write, compare_texts, transformers_usage
     ),
     ("huggingface", "bert"): Exporter(
         "a BERT folder", bert_export.unsupported, bert_export.write, bert_export.check, bert_usage, bert_export.tag
@@ -123,7 +123,7 @@ def find_exporter(path: Path, to: str, run: Run) -> AnyExporter:
     return exporter
 
 
-def convert(
+def convert_run(
     path: Path,
     out: Path,
     load: Callable[[Path], "AnyPredictor"],
@@ -201,7 +201,7 @@ def check_tuning(path: Path, run: Run, to: str | None, merge: bool) -> None:
     if to == "peft" and run.pruned_heads:
         raise UserError(f"{path} is tuned over a pruned model, which PEFT cannot load; merge it (--merge)")
     if to == "peft":
-        peft.check_family(str(path), kind, run.model.family)
+        peft.check_peft_family(str(path), kind, run.model.family)
         return
     if merge and kind != "lora":
         tuning = "is not tuned" if kind == "none" else f"is tuned by {kind}, which cannot be merged into the base"

@@ -76,8 +76,8 @@ def build_spec(predictor: "TranslatePredictor") -> Any:
 
 def register_vocabularies(spec: Any, predictor: "TranslatePredictor", c: transformer.Config) -> None:
     """Set the vocabularies and their control tokens."""
-    target = vocabulary(predictor.target)
-    spec.register_source_vocabulary(vocabulary(predictor.source))
+    target = token_strings(predictor.target)
+    spec.register_source_vocabulary(token_strings(predictor.source))
     spec.register_target_vocabulary(target)
     spec.config.bos_token = spec.config.decoder_start_token = target[predictor.target.start]
     spec.config.eos_token, spec.config.unk_token = target[predictor.target.end], target[predictor.target.unk]
@@ -85,7 +85,7 @@ def register_vocabularies(spec: Any, predictor: "TranslatePredictor", c: transfo
     spec.config.layer_norm_epsilon = c.norm.eps
 
 
-def vocabulary(tokenizer: Tokenizer) -> list[str]:
+def token_strings(tokenizer: Tokenizer) -> list[str]:
     """The token of every id."""
     backend: Any = tokenizer.backend  # type: ignore[attr-defined]  # of trained tokenizers, the only ones exported
     return [backend.id_to_token(number) for number in range(tokenizer.size)]

@@ -121,7 +121,7 @@ def export_error(reason: str) -> Exception:
     return RuntimeError(f"the check of the export failed: {reason}; nothing was kept")
 
 
-def check_texts(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
+def compare_texts(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
     """Compare the run with the folder as regard reads it, and as transformers does if installed; report the result."""
     from ..tasks.translate.task import TranslatePredictor
     from .huggingface.folder import load_folder
@@ -202,14 +202,14 @@ def best_hypotheses(predictor: "TranslatePredictor", texts: list[str], decode: J
 
 def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
     """Compare log-probabilities and texts with CTranslate2's. Below fp32 they differ: differences are only reported."""
-    from .ctranslate2 import import_ctranslate2, vocabulary
+    from .ctranslate2 import import_ctranslate2, token_strings
 
     sample, library = Seq2SeqSample(predictor), import_ctranslate2()
     count = MatchCount(MIN_EQUAL_TEXTS if precision == "fp32" else 0.0)
     translator = library.Translator(str(draft), device="cpu")
     predictor = copy(predictor)
     predictor.filters = ()  # CTranslate2 renormalizes after a filter and regard does not
-    source, target = vocabulary(predictor.source), vocabulary(predictor.target)
+    source, target = token_strings(predictor.source), token_strings(predictor.target)
     target_ids = {name: number for number, name in enumerate(target)}
     tokens = [[source[number] for number in ids] for ids in sample.ids]
     difference, largest = 0.0, sample.logits.abs().max().item()

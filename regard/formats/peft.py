@@ -90,7 +90,7 @@ def load_adapter(predictor: AnyPredictor, folder: Path, base: str) -> AnyPredict
     kind, c = KINDS.get(config.get("peft_type", "")), predictor.run.model
     if kind is None:
         raise UserError(f"{folder} has peft_type {config.get('peft_type')!r}; regard reads {', '.join(KINDS)}")
-    check_family(str(folder), kind, c.family)
+    check_peft_family(str(folder), kind, c.family)
     _check_config(folder, config)
     settings: Lora | Prompt | Prefix
     if kind == "lora":
@@ -104,7 +104,7 @@ def load_adapter(predictor: AnyPredictor, folder: Path, base: str) -> AnyPredict
     return predictor
 
 
-def check_family(source: str, kind: str, family: str) -> None:
+def check_peft_family(source: str, kind: str, family: str) -> None:
     """Refuse a kind of tuning that PEFT does not compute equally for this family."""
     if family not in FAMILIES.get(kind, ()):
         supported = ", ".join(f"{name} ({' and '.join(families)})" for name, families in FAMILIES.items())

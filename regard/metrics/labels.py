@@ -169,7 +169,7 @@ class SpanTable(dict[str, dict[str, float]]):
 # --- significance --------------------------------------------------------------------------------------------------
 
 
-def paired_bootstrap(
+def paired_accuracy_bootstrap(
     outputs: Sequence[Sequence[object]], gold: Sequence[object]
 ) -> tuple[dict[str, str], list[BootstrapResult]]:
     """Paired bootstrap of the accuracy in percent: each of the outputs against the first. As in `metrics.text`."""

@@ -30,7 +30,7 @@ def speech_metrics(transcripts: Sequence[str], references: Sequence[str], normal
     }
 
 
-def paired_bootstrap(
+def paired_error_bootstrap(
     outputs: Sequence[Sequence[str]], references: Sequence[str], normalize: str = "none"
 ) -> tuple[dict[str, str], list[BootstrapResult]]:
     """Paired bootstrap of the WER in percent: each of the outputs against the first."""

@@ -39,7 +39,7 @@ def choose_tokenization(references: Sequence[Sequence[str]], settings: Base | No
     evaluation = settings if isinstance(settings, TextEval) else TextEval()
     script = script_of(text for texts in references for text in texts)
     bleu = _tokenizer_of(script) if evaluation.tokenize == "auto" else evaluation.tokenize
-    require_tokenizer(bleu)
+    require_segmenter(bleu)
     asian = script in ("zh", "ja") if evaluation.asian_support == "auto" else evaluation.asian_support == "on"
     return Tokenization("flores101" if bleu == "spm" else bleu, asian)  # sacrebleu's new name of the same model
 
@@ -59,7 +59,7 @@ def script_of(texts: Iterable[str]) -> str:
     return "spaced" if counts["spaced"] == most else max(counts, key=lambda script: counts[script])
 
 
-def require_tokenizer(name: str) -> None:
+def require_segmenter(name: str) -> None:
     """Raise UserError if the packages or the file of a tokenizer are missing. sacrebleu would download the file."""
     if _missing_packages(name):
         raise UserError(

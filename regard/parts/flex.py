@@ -17,7 +17,7 @@ MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (row, head, que
 ScoreRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # (score, row, head, query, key) -> score
 
 
-def supports(mask: Mask, device: torch.device) -> bool:
+def supports_flex(mask: Mask, device: torch.device) -> bool:
     """True for packed rows in compiled code on a GPU, without other rules. Without compilation it would be slow."""
     packed = mask.segments is not None and mask.only("causal", "positions", "segments", "key_segments")
     return packed and device.type == "cuda" and torch.compiler.is_compiling()

@@ -180,7 +180,7 @@ class Stack(nn.Module):
         position_terms: PositionTerms | None = None,
     ) -> Tensor:
         plain = cross is None and cache is None and position_terms is None
-        if plain and unpadded.supports(x, mask) and self._supports_unpadded():
+        if plain and unpadded.supports_unpadded(x, mask) and self._supports_unpadded():
             rows = unpadded.Unpadded(mask)
             # `self.forward`, not `self`: hooks have run already.
             return rows.restore_padding(self.forward(rows.remove_padding(x), rows.mask))

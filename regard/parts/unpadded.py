@@ -11,7 +11,7 @@ from .masks import Mask
 from .recording import current_recorder, current_state_recorder
 
 
-def supports(x: Tensor, mask: Mask) -> bool:
+def supports_unpadded(x: Tensor, mask: Mask) -> bool:
     """True at inference on a CPU if the mask has no rule but padding before or after each text.
 
     Recorded weights are stored by row, so a recorded call keeps its padding.

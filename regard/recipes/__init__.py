@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import UserError
 
 
-def names() -> list[str]:
+def recipe_names() -> list[str]:
     """The names of the packaged recipes, sorted."""
     inside = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in inside if file.name.endswith(".toml"))
@@ -48,7 +48,7 @@ def layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
         if file in seen:
             raise UserError(f"recipe {recipe} is its own base, through base = {name!r}; remove that line")
         seen.append(file)
-        values = load(file)
+        values = load_recipe(file)
         base = values.pop("base", None)
         chain.insert(0, (f"recipe {name}", values))
         if base is None:
@@ -63,16 +63,20 @@ def locate(name: str, folder: Path) -> Traversable:
     if name.endswith(".toml") or "/" in name or "\\" in name:
         path = folder / name
         if not path.is_file():
-            raise UserError(f"recipe {path} is not a file; give a .toml file or one of {', '.join(names())}")
+            raise UserError(f"recipe {path} is not a file; give a .toml file or one of {', '.join(recipe_names())}")
         return path.resolve()
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(names())}, or the path of a .toml file"
+    if name not in recipe_names():
+        near = difflib.get_close_matches(name, recipe_names(), n=1)
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"give one of {', '.join(recipe_names())}, or the path of a .toml file"
+        )
         raise UserError(f"there is no recipe {name!r}; {hint}")
     return resources.files(__name__).joinpath(f"{name}.toml")
 
 
-def load(file: Traversable) -> dict[str, Any]:
+def load_recipe(file: Traversable) -> dict[str, Any]:
     """The settings in a recipe file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))

@@ -20,7 +20,7 @@ from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..tasks.task import prepare
 from ..training import progress
 from ..training.lock import RunLock
-from ..training.loop import run_training
+from ..training.loop import train_job
 from ..training.protocols import Outcome
 from ..training.ranks import Ranks, joined_processes
 from . import tuned
@@ -66,7 +66,7 @@ def launch(
     elif recipe is None:
         raise UserError("no recipe is given; give a name from `regard list` or a .toml file, or resume a run")
     else:
-        resolved = config.resolve(recipe, changes, read_start=read_settings)
+        resolved = config.resolve_run(recipe, changes, read_start=read_settings)
     custom.check(resolved.run)
     use_threads(resolved.run.threads)
     with joined_processes(resolve_device(resolved.run.device)) as ranks, ExitStack() as stack:
@@ -100,7 +100,7 @@ def _train(
     run, processors = job.run, job.processors
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
-        notes += tuned.prepare(job.model, run, pretrained, processors)
+        notes += tuned.prepare_tuned(job.model, run, pretrained, processors)
     inputs: JsonObject = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
     if pretrained:
         inputs["start"] = tuned.describe_base(run, pretrained, out) | {"notes": notes}
@@ -113,7 +113,7 @@ def _train(
         stack.enter_context(RunLock(out))
         job.write_files(out)
     try:
-        outcome = run_training(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
+        outcome = train_job(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
     except UserError:
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)
@@ -183,7 +183,7 @@ def _requested_run(old: Run, recipe: str | None, changes: Settings) -> ResolvedR
     """The run that the command line names: its recipe with the settings, or the stored run with them."""
     if recipe is not None:
         data = {"data.train": old.data.train} if old.data.train else {}  # need not be repeated
-        return config.resolve(recipe, {**data, **changes}, read_start=read_settings)
+        return config.resolve_run(recipe, {**data, **changes}, read_start=read_settings)
     run = change_settings(old, changes, only=tuple(Run.model_fields))
     return ResolvedRun(run, dict.fromkeys(changed_keys(old, run), "command line"))
 

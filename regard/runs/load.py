@@ -113,7 +113,7 @@ def load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "Any
     predictor = restore(run, path, resolve_device(run.device))
     predictor.folder_of_run = path
     if run.tune.kind != "none":
-        return tuned.restore(predictor, path, pretrained or open_pretrained(tuned.base_folder(run, path)))
+        return tuned.restore_tuned(predictor, path, pretrained or open_pretrained(tuned.base_folder(run, path)))
     load_model(predictor.model, path / "model.safetensors")
     return _apply_precision(predictor)
 
@@ -141,7 +141,7 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
         use_threads(run.threads)
         predictor = restore(run, folder, resolve_device(run.device))
         predictor.folder_of_run = folder
-        return tuned.restore(predictor, folder, pretrained(), force)
+        return tuned.restore_tuned(predictor, folder, pretrained(), force)
 
     return tuned.load_over(tunes, read)
 

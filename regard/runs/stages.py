@@ -63,12 +63,12 @@ def has_stages(recipe: str | None, out: Path | None, resume: bool) -> bool:
         return resume and out is not None and (out / FILE).is_file()
     if recipe in recipes.stage_names():
         return True
-    return recipe.endswith(".toml") and Path(recipe).is_file() and "stages" in recipes.load(Path(recipe))
+    return recipe.endswith(".toml") and Path(recipe).is_file() and "stages" in recipes.load_recipe(Path(recipe))
 
 
 def read_stages(recipe: str) -> list[Stage]:
     """The stages of a recipe, after checking that each has its own name and uses only earlier ones."""
-    values = recipes.load(recipes.locate_stages(recipe))
+    values = recipes.load_recipe(recipes.locate_stages(recipe))
     if others := values.keys() - {"stages"}:
         raise UserError(f"recipe {recipe} has stages and also {sorted(others)[0]}; move it to settings of a stage")
     try:
@@ -157,7 +157,7 @@ def _plan_stage(
             return read_settings(start)
         return dict(flatten({name: earlier.dump()[name] for name in ("model", "tokenizer")}))
 
-    return PlannedStage(stage, changes, config.resolve(stage.train, changes, read_start=read_start).run)
+    return PlannedStage(stage, changes, config.resolve_run(stage.train, changes, read_start=read_start).run)
 
 
 def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def sources_of(train: Any) -> tuple[str, ...]:
     return (sources,) if isinstance(sources, str) else tuple(sources)
 
 
-def show(recipe: str, changes: Mapping[str, Any], out: Path) -> str:
+def show_stages(recipe: str, changes: Mapping[str, Any], out: Path) -> str:
     """The settings of all stages, as TOML."""
     lines = []
     for planned in plan(recipe, changes, out):

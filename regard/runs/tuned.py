@@ -35,7 +35,7 @@ from .pretrained import Pretrained
 WEIGHTS = "model.safetensors"
 
 
-def prepare(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> list[str]:
+def prepare_tuned(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> list[str]:
     """Freeze a model that has the weights of the base and attach the trainable parts; return notes for the user."""
     check_room(model, run)
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -43,7 +43,7 @@ def prepare(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapp
     return [tune.describe_tuning(model, run.tune.kind, count)]
 
 
-def restore(predictor: AnyPredictor, folder: Path, pretrained: Pretrained, force: bool = False) -> AnyPredictor:
+def restore_tuned(predictor: AnyPredictor, folder: Path, pretrained: Pretrained, force: bool = False) -> AnyPredictor:
     """Give a predictor without weights those of the base, and the tuned ones of the run in `folder`."""
     from ..training.checkpoint import load_model
 
@@ -63,10 +63,10 @@ def restore(predictor: AnyPredictor, folder: Path, pretrained: Pretrained, force
 def _attach(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> None:
     if run.precision == "int8":
         apply_precision(model, "int8", unconverted=pretrained.unfrozen, vocab=smallest_vocab(run.model))
-    attach(model, run, pretrained.unfrozen, _initial_tokens(run, processors))
+    attach_tuned(model, run, pretrained.unfrozen, _initial_tokens(run, processors))
 
 
-def attach(model: nn.Module, run: Run, unfrozen: Sequence[str], words: Sequence[int] = ()) -> None:
+def attach_tuned(model: nn.Module, run: Run, unfrozen: Sequence[str], words: Sequence[int] = ()) -> None:
     """Attach the trainable parts of `run.tune`; the error names a family that does not support them."""
     try:
         tune.attach(model, run.tune, unfrozen, words)

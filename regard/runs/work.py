@@ -40,7 +40,7 @@ def distill(
     `data` names the files of the sources; by default those that the run was trained on. `splice` new texts for each
     source, made of parts of the sources, follow in a .tsv file. The same call continues one that was killed.
     """
-    from ..tasks.parallel.distillation import distill as write
+    from ..tasks.parallel.distillation import write_translations as write
     from ..tasks.translate.task import TranslatePredictor
 
     predictor = load(path, overrides, **sections)

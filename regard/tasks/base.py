@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from ..adapt.prune import prune
+from ..adapt.prune import prune_heads
 from ..config.data.base import DataFiles
 from ..config.run import Run, change_settings
 from ..data.loading.loader import LoadedStep, Loader
@@ -229,7 +229,7 @@ def with_inputs(run: Run, modalities: Collection[str]) -> Run:
 def build_model(run: Run) -> Any:
     """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
-    return prune(family(run.model.family).Model(run.model), run.pruned_heads)
+    return prune_heads(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def view_title(run: Run) -> str:

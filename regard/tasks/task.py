@@ -80,7 +80,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     `processors` are those of the resumed run or of `start`; missing ones are made from the data. `folder` is the folder
     of a resumed run.
     """
-    check_family(run)
+    check_fit(run)
     if not run.start and (reason := spec_of(run.model.family).needs_start(run.model)):
         raise UserError(reason)
     job: TrainingJob = task_module(run.task).prepare(run, processors, device, folder)
@@ -93,7 +93,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> AnyPredictor:
     return predictor
 
 
-def check_family(run: Run) -> None:
+def check_fit(run: Run) -> None:
     """Refuse a family that does not read or write what the task needs."""
     task: Task = task_module(run.task).TASK
     task.check(spec_of(run.model.family), run.model.family)
@@ -101,6 +101,6 @@ def check_family(run: Run) -> None:
 
 def size_without_data(run: Run) -> Run:
     """The run with the largest vocabulary that its tokenizer may learn."""
-    check_family(run)
+    check_fit(run)
     sized: Run = task_module(run.task).size_without_data(run)
     return sized

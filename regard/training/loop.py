@@ -32,7 +32,7 @@ from .step import GradientStep, StepLoss, compute_gradients
 from .stop_signal import StopSignal
 
 
-def run_training(
+def train_job(
     job: JobLike,
     folder: Path,
     *,

@@ -23,7 +23,7 @@ from regard.config.decode import Seq2SeqDecode
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
 from regard.config.renamed import RENAMED, renamed_key
-from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve
+from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve_run
 from regard.config.task_settings import task_settings
 from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
@@ -31,7 +31,7 @@ from regard.errors import UserError
 
 def errors_of(recipe: str = "translate", **overrides: object) -> list[str]:
     with pytest.raises(UserError) as caught:
-        resolve(recipe, {key.replace("__", "."): value for key, value in overrides.items()})
+        resolve_run(recipe, {key.replace("__", "."): value for key, value in overrides.items()})
     return str(caught.value).splitlines()
 
 
@@ -64,7 +64,7 @@ def test_settings_are_frozen_and_unknown_keys_are_errors():
 
 
 def test_text_is_parsed_by_the_type_of_its_key():
-    run = resolve(
+    run = resolve_run(
         "translate",
         {
             "train.steps": "1_000",
@@ -94,9 +94,11 @@ def test_text_is_parsed_by_the_type_of_its_key():
 
 
 def test_python_values_nested_or_dotted_mean_the_same():
-    dotted = resolve("translate", {"model.size": "tiny", "train.steps": 300, "train.schedule.kind": "wsd"}).run
-    nested = resolve("translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": {"kind": "wsd"}}}).run
-    values = resolve(
+    dotted = resolve_run("translate", {"model.size": "tiny", "train.steps": 300, "train.schedule.kind": "wsd"}).run
+    nested = resolve_run(
+        "translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": {"kind": "wsd"}}}
+    ).run
+    values = resolve_run(
         "translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": WarmupStableDecay()}}
     ).run
     assert dotted == nested == values
@@ -105,7 +107,7 @@ def test_python_values_nested_or_dotted_mean_the_same():
 
 def test_origin_of_every_key(tmp_path):
     path = write(tmp_path, "mine.toml", 'base = "translate"\n[train]\nseed = 7\nsteps = 9\n')
-    resolved = resolve(path, {"train.steps": "5"})
+    resolved = resolve_run(path, {"train.steps": "5"})
     assert resolved.origin["train.steps"] == "command line"
     assert resolved.origin["train.seed"] == f"recipe {path}"
     assert resolved.origin["task"] == "recipe translate"
@@ -116,22 +118,22 @@ def test_origin_of_every_key(tmp_path):
 
 def test_show_prints_a_recipe_of_the_same_run(tmp_path):
     awkward = {"data.train": 'a\\,b "c"\\d,é*.de', "train.schedule": "wsd", "tokenizer.symbols": ["\x7f", "#", "\t"]}
-    resolved = resolve("dates", {**awkward, "model.positions": "learned"})
+    resolved = resolve_run("dates", {**awkward, "model.positions": "learned"})
     shown = resolved.show()
     assert re.search(r'^train\.schedule\.kind = "wsd" +# command line$', shown, re.MULTILINE)
     assert re.search(r"^model\.width = 128 +# size tiny$", shown, re.MULTILINE)
-    assert resolve(write(tmp_path, "again.toml", shown)).run == resolved.run
+    assert resolve_run(write(tmp_path, "again.toml", shown)).run == resolved.run
 
 
 def test_a_size_is_below_its_own_layer_and_above_earlier_ones(tmp_path):
     path = write(tmp_path, "mine.toml", 'base = "translate"\nmodel.size = "base"\nmodel.width = 64\n')
-    assert resolve(path).run.model.width == 64
-    assert resolve(path).run.model.inner == 2048
-    again = resolve(path, {"model.size": "tiny"})
+    assert resolve_run(path).run.model.width == 64
+    assert resolve_run(path).run.model.inner == 2048
+    again = resolve_run(path, {"model.size": "tiny"})
     assert (again.run.model.width, again.run.model.inner, again.origin["model.inner"]) == (128, 256, "size tiny")
-    big = resolve("translate", {"model.size": "big"}).run
+    big = resolve_run("translate", {"model.size": "big"}).run
     assert big.model.dropout == 0.3
-    assert resolve(write(tmp_path, "b.toml", big_recipe), {"model.size": "tiny"}).run.model.dropout == 0.1
+    assert resolve_run(write(tmp_path, "b.toml", big_recipe), {"model.size": "tiny"}).run.model.dropout == 0.1
 
 
 big_recipe = 'base = "translate"\nmodel.size = "big"\n'  # its dropout must not remain when the size changes
@@ -139,33 +141,33 @@ big_recipe = 'base = "translate"\nmodel.size = "big"\n'  # its dropout must not 
 
 def test_another_kind_removes_the_settings_of_the_former(tmp_path):
     path = write(tmp_path, "a.toml", 'base = "translate"\n[train.schedule]\nkind = "wsd"\ndecay = 0.5\n')
-    assert resolve(path).run.train.schedule == WarmupStableDecay(decay=0.5)
-    assert resolve(path, {"train.schedule": "cosine"}).run.train.schedule == Cosine()
-    assert resolve(path, {"train.schedule.decay": "0.1"}).run.train.schedule == WarmupStableDecay(decay=0.1)
-    assert resolve(path, {"train.schedule": "wsd"}).run.train.schedule == WarmupStableDecay(decay=0.5)
-    inline = resolve(path, {"train.schedule": '{kind = "linear", floor = 0.25}'}).run.train.schedule
+    assert resolve_run(path).run.train.schedule == WarmupStableDecay(decay=0.5)
+    assert resolve_run(path, {"train.schedule": "cosine"}).run.train.schedule == Cosine()
+    assert resolve_run(path, {"train.schedule.decay": "0.1"}).run.train.schedule == WarmupStableDecay(decay=0.1)
+    assert resolve_run(path, {"train.schedule": "wsd"}).run.train.schedule == WarmupStableDecay(decay=0.5)
+    inline = resolve_run(path, {"train.schedule": '{kind = "linear", floor = 0.25}'}).run.train.schedule
     assert (inline.kind, inline.floor) == ("linear", 0.25)
 
 
 def test_another_family_removes_the_model_settings_of_the_former(tmp_path):
     path = write(tmp_path, "a.toml", 'base = "language"\n[model]\nfamily = "lm"\nheads = 2\n')
-    own = resolve(path).run.model
+    own = resolve_run(path).run.model
     assert (own.family, own.size, own.width, own.heads) == ("lm", "base", 256, 2)
-    other = resolve(path, {"model.family": "xl", "model.layers": 3})
+    other = resolve_run(path, {"model.family": "xl", "model.layers": 3})
     assert (other.run.model.family, other.run.model.layers, other.run.model.width) == ("xl", 3, 410)
-    assert other.run.train == resolve("language").run.train and other.origin["model.layers"] == "command line"
-    same = resolve("language", {"model.family": "gpt"}).run
-    assert same == resolve("language").run
+    assert other.run.train == resolve_run("language").run.train and other.origin["model.layers"] == "command line"
+    same = resolve_run("language", {"model.family": "gpt"}).run
+    assert same == resolve_run("language").run
     assert "model.key_heads is not a key" in errors_of(path, model__key_heads=1)[0]
 
 
 def test_a_section_keeps_its_settings_with_another_kind():
-    run = resolve("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
+    run = resolve_run("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
     assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.kind, run.decode.beam) == (99, "char", "greedy", 5)
 
 
 def test_a_setting_without_a_kind_applies_to_the_default_kind():
-    assert resolve("translate", {"train.optimizer.decay": 0.5}).run.train.optimizer == Adam(decay=0.5)
+    assert resolve_run("translate", {"train.optimizer.decay": 0.5}).run.train.optimizer == Adam(decay=0.5)
     assert Train.model_validate({"optimizer": {"decay": 0.5}}).optimizer == Adam(decay=0.5)
     assert Train.model_validate({"optimizer": "adamw"}).optimizer == AdamW()
 
@@ -174,9 +176,9 @@ def test_a_setting_without_a_kind_applies_to_the_default_kind():
 
 
 def test_every_packaged_recipe_resolves_and_has_a_header():
-    assert {"translate", "dates"} <= set(recipes.names())
-    for name in recipes.names():
-        assert resolve(name).run.task
+    assert {"translate", "dates"} <= set(recipes.recipe_names())
+    for name in recipes.recipe_names():
+        assert resolve_run(name).run.task
         assert len(recipes.header(name)) > 20
 
 
@@ -185,7 +187,7 @@ def test_a_full_recipe_documents_every_key_with_its_default(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     body = re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE)
     described = dict(flatten(tomllib.loads(body)))
-    resolved = resolve(name)
+    resolved = resolve_run(name)
     actual = dict(flatten(resolved.run.dump()))
     own = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # documented beside their kind
     assert {key for key in described if not own.search(key)} == {key for key in actual if not own.search(key)}
@@ -211,7 +213,7 @@ def test_a_full_recipe_documents_every_key_with_its_default(name):
 def test_the_recipe_of_a_task_documents_its_keys(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     described = dict(flatten(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
-    actual = dict(flatten(resolve(name).run.dump()))
+    actual = dict(flatten(resolve_run(name).run.dump()))
     kinds = re.compile(
         r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)"
     )  # documented beside their kind
@@ -224,7 +226,7 @@ def test_the_recipe_of_whisper_documents_the_keys_of_its_own():
     """Those of its model, and those of the task that have an effect on Whisper alone."""
     text = resources.files(recipes).joinpath("whisper.toml").read_text(encoding="utf-8")
     described = dict(flatten(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
-    actual = dict(flatten(resolve("whisper").run.dump()))
+    actual = dict(flatten(resolve_run("whisper").run.dump()))
     kinds = re.compile(r"\.(attention|positions|feed|norm)\.(?!kind$)")
     assert described.pop("base") == "transcribe"
     assert {key for key in actual if key.startswith("model.") and not kinds.search(key)} <= set(described)
@@ -243,7 +245,7 @@ def test_the_recipe_of_whisper_documents_the_keys_of_its_own():
 def test_a_base_path_is_relative_to_the_recipe(tmp_path):
     write(tmp_path, "low.toml", 'base = "translate"\ntrain.seed = 3\ntrain.steps = 4\n')
     path = write(tmp_path, "high.toml", 'base = "low.toml"\ntrain.steps = 5\n')
-    run = resolve(path).run
+    run = resolve_run(path).run
     assert (run.train.seed, run.train.steps, run.task) == (3, 5, "translate")
 
 
@@ -251,7 +253,7 @@ def test_equal_recipe_names_in_two_folders_are_not_a_cycle(tmp_path):
     for folder, base in (("a", "a/r.toml"), ("a/a", "translate")):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder, "r.toml", f'base = "{base}"\n')
-    assert resolve(write(tmp_path, "r.toml", 'base = "a/r.toml"\n')).run == resolve("translate").run
+    assert resolve_run(write(tmp_path, "r.toml", 'base = "a/r.toml"\n')).run == resolve_run("translate").run
 
 
 def test_a_cycle_of_recipes(tmp_path):
@@ -267,7 +269,7 @@ def test_a_cycle_of_recipes_with_another_spelling(tmp_path):
 
 def test_unreadable_recipes(tmp_path):
     assert errors_of("translat") == ["there is no recipe 'translat'; did you mean translate?"]
-    assert ", ".join(recipes.names()) in errors_of("xyzzy")[0]
+    assert ", ".join(recipes.recipe_names()) in errors_of("xyzzy")[0]
     assert "is not a file" in errors_of(str(tmp_path / "none.toml"))[0]
     assert "is not a file" in errors_of(write(tmp_path, "a.toml", 'base = "none.toml"\n'))[0]
     assert "line 2" in errors_of(write(tmp_path, "b.toml", "x = 1\ny =\n"))[0]
@@ -445,7 +447,7 @@ def test_a_former_key_gets_a_hint(key, capsys):
 
 def test_the_former_key_decode_stop(capsys):
     assert errors_of(decode__stop="exact") == ["decode.stop is not a key; it is now called decode.early_stopping"]
-    assert resolve("language", {"decode.stop": "a,b"}).run.decode.stop == ("a", "b")
+    assert resolve_run("language", {"decode.stop": "a,b"}).run.decode.stop == ("a", "b")
 
 
 # --- sides -----------------------------------------------------------------------------------------------------------
@@ -473,14 +475,14 @@ def test_split_commas_inverts_joining(parts):
 
 
 def test_a_run_round_trips_through_json():
-    run = resolve("dates", {"model.positions": "rotary", "data.train": "a,b", "train.schedule": "cosine"}).run
+    run = resolve_run("dates", {"model.positions": "rotary", "data.train": "a,b", "train.schedule": "cosine"}).run
     dumped = run.dump()
     assert load_config(json.loads(json.dumps(dumped))) == run
     assert dumped["train"]["schedule"] == {"kind": "cosine", "floor": 0.0}
 
 
 def test_a_stored_run_is_not_filled_from_its_size():
-    dumped = resolve("translate", {"model.size": "big"}).run.dump()
+    dumped = resolve_run("translate", {"model.size": "big"}).run.dump()
     del dumped["model"]["dropout"]
     assert load_config(dumped).model.dropout == 0.1
     assert (
@@ -490,7 +492,7 @@ def test_a_stored_run_is_not_filled_from_its_size():
 
 
 def test_a_damaged_run_is_an_error():
-    dumped = resolve("translate").run.dump()
+    dumped = resolve_run("translate").run.dump()
     with pytest.raises(UserError, match=r"train\.color is not a key; .* \(in x/run\.json\)"):
         load_config({**dumped, "train": {**dumped["train"], "color": 1}}, "x/run.json")
     with pytest.raises(UserError, match="model.positions.color is not a key"):
@@ -504,14 +506,14 @@ def test_a_damaged_run_is_an_error():
 
 
 def test_changed_keys():
-    old = resolve("translate").run
+    old = resolve_run("translate").run
     assert changed_keys(old, old) == []
-    new = resolve("translate", {"model.width": 128, "data.train": "a,b", "train.schedule": "wsd"}).run
+    new = resolve_run("translate", {"model.width": 128, "data.train": "a,b", "train.schedule": "wsd"}).run
     assert changed_keys(old, new) == ["model.width", "data.train", "train.schedule.kind", "train.schedule.decay"]
 
 
 def test_change_settings():
-    run = resolve("translate").run
+    run = resolve_run("translate").run
     assert change_settings(run, {"decode.beam": "7"}).decode.beam == 7
     assert change_settings(run, {"decode.beam": "7"}).model == run.model
     assert change_settings(run, {}) == run
@@ -523,7 +525,7 @@ def test_change_settings():
 
 def test_start_needs_a_reader():
     with pytest.raises(TypeError, match=r"needs read_start for a run with `start`; use regard\.resolve"):
-        resolve("classify", {"start": "runs/x"})
+        resolve_run("classify", {"start": "runs/x"})
 
 
 def test_config_does_not_import_torch():
@@ -541,11 +543,11 @@ def test_metrics_have_a_direction() -> None:
 
 
 def test_changed_decode_settings_are_remembered_by_value_and_type():
-    run = resolve("translate", {}).run
+    run = resolve_run("translate", {}).run
     first = changed_decode(run, {"beam": 2})
     assert changed_decode(run, {"beam": 2}) is first and first.beam == 2
     assert changed_decode(run, {}) is run.decode
     with pytest.raises(UserError, match="decode.beam"):
         changed_decode(run, {"beam": True})  # equals 1, which a table of values would find
-    other = resolve("translate", {"decode.length_penalty": 2.0}).run
+    other = resolve_run("translate", {"decode.length_penalty": 2.0}).run
     assert changed_decode(other, {"beam": 2}).length_penalty == 2.0

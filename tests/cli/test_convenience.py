@@ -16,7 +16,7 @@ import regard
 from regard import progress
 from regard.cli import main
 from regard.config.explain import explain_setting
-from regard.recipes import names
+from regard.recipes import recipe_names
 
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -53,7 +53,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(capsys, "train", "--explain", "train.lr")[0] == 2
 
 
-@pytest.mark.parametrize("recipe", [name for name in names() if "-" not in name])
+@pytest.mark.parametrize("recipe", [name for name in recipe_names() if "-" not in name])
 def test_every_key_of_every_recipe_has_a_meaning(recipe: str) -> None:
     resolved = regard.resolve(recipe)
     groups = "task", "start", "tune", "model", "data", "tokenizer", "train", "decode", "device", "threads", "precision"

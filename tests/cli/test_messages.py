@@ -127,7 +127,7 @@ def test_only_some_models_have_embeddings():
 
 def test_a_recipe_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match=r"cannot be read: Is a directory; give a readable .toml file"):
-        recipes.load(tmp_path)
+        recipes.load_recipe(tmp_path)
 
 
 def test_a_path_that_cannot_be_written(tmp_path):

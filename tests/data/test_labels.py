@@ -22,7 +22,7 @@ from regard.data.sources.tagged import (
 )
 from regard.errors import UserError
 from regard.look import draw_confusion
-from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, tag_spans
+from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_accuracy_bootstrap, span_metrics, tag_spans
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels, collect_tags, sorted_labels
 
 
@@ -460,7 +460,7 @@ def test_paired_bootstrap():
     right = rng.integers(2, size=400).tolist()
     poor = [each if rng.random() < 0.6 else 1 - each for each in right]
     good = [each if rng.random() < 0.9 else 1 - each for each in right]
-    signatures, results = paired_bootstrap([poor, good, list(poor)], right)
+    signatures, results = paired_accuracy_bootstrap([poor, good, list(poor)], right)
     assert "examples:400" in signatures["accuracy"]
     assert (
         results[0]["accuracy"]["p"] is None

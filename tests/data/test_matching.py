@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import regard
 from benchmarks import matching as bench
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, MatchingSource, make_matching
 from regard.tasks.classify import task as classify
@@ -97,7 +97,7 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
 
 
 def test_texts_too_long_for_lowrank_are_truncated(tmp_path) -> None:
-    run = resolve("matching", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
+    run = resolve_run("matching", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
     objective = classify.prepare(run, {}, torch.device("cpu"))
     assert objective.model.context == 60
     next(iter(objective.steps(0, 0)))

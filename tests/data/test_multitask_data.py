@@ -203,7 +203,7 @@ def test_groups_of_rare_kinds_are_spread_over_the_steps():
     ],
 )
 def test_bad_settings_are_refused(key, value, message):
-    from regard.config.run import resolve
+    from regard.config.run import resolve_run
 
     with pytest.raises(UserError, match=message):
-        resolve("multitask", {f"data.{key}": value})
+        resolve_run("multitask", {f"data.{key}": value})

@@ -8,7 +8,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.metrics.normalize_speech import NORMALIZERS, normalize_basic, normalize_english
-from regard.metrics.speech import paired_bootstrap, speech_metrics
+from regard.metrics.speech import paired_error_bootstrap, speech_metrics
 from regard.metrics.spoken_numbers import CARDINALS, ORDINALS, SCALES, SMALL_WORDS, TENS_WORDS
 
 
@@ -207,7 +207,7 @@ def test_paired_bootstrap_of_the_word_error_rate() -> None:
     """The score is the WER of all examples, also where their lengths differ."""
     references = ["a b c d e f g h", "a", "b c", ""] * 10
     good, bad = [text.upper() for text in references], ["x"] * 40
-    signatures, (same, other, worse) = paired_bootstrap([good, good, bad], references, "basic")
+    signatures, (same, other, worse) = paired_error_bootstrap([good, good, bad], references, "basic")
     assert same["wer"]["score"] == other["wer"]["score"] == 0 and same["wer"]["p"] is None and other["wer"]["p"] == 1
     assert worse["wer"]["score"] == pytest.approx(100 * speech_metrics(bad, references, "basic")["wer"])
     assert worse["wer"]["p"] < 0.01 and worse["wer"]["interval"] > 0

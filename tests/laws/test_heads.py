@@ -11,7 +11,7 @@ from regard.adapt import lora, tune
 from regard.adapt.heads import HeadName, all_heads, head_sites, parse_heads, remaining_heads
 from regard.adapt.mute import HeadGates, HeadMeans, muted_copy, shared_copy
 from regard.adapt.precision import apply_precision
-from regard.adapt.prune import fill_heads, prune, remove_heads
+from regard.adapt.prune import fill_heads, prune_heads, remove_heads
 from regard.config.tuning import Lora
 from regard.errors import UserError
 from regard.parts import Inputs
@@ -62,7 +62,7 @@ def test_muting_equals_zeroed_columns_and_pruning_equals_muting(case):
     assert (muted - wanted).abs().max() < 1e-5
     assert (wanted - before).abs().max() > 1e-4
     assert torch.equal(outputs(subject, model, given), before)  # the model itself does not change
-    pruned = prune(subject.family.Model(subject.config), [str(head) for head in heads]).eval()
+    pruned = prune_heads(subject.family.Model(subject.config), [str(head) for head in heads]).eval()
     twin = copy.deepcopy(model)
     remove_heads(twin, heads)
     pruned.load_state_dict(twin.state_dict())  # the names define the shapes
@@ -154,15 +154,15 @@ def test_names_of_heads():
 
 def test_a_layer_keeps_a_head_and_key_heads_keep_equal_groups():
     with pytest.raises(UserError, match="are all heads of that layer; keep one of them"):
-        prune(case_subject(("bert", "paper")).module, ["1.*"])
+        prune_heads(case_subject(("bert", "paper")).module, ["1.*"])
     model = case_subject(("gpt", "modern")).module  # two key heads serve two heads each
     with pytest.raises(UserError, match="key heads that serve 2 heads each, such as 1.1, 1.2; remove whole groups"):
-        prune(model, ["1.1"])
-    assert head_sites(prune(model, ["1.1", "1.2"]))[0].first.key_heads == 1
+        prune_heads(model, ["1.1"])
+    assert head_sites(prune_heads(model, ["1.1", "1.2"]))[0].first.key_heads == 1
 
 
 def test_named_heads_keep_their_place_after_pruning():
     model = case_subject(("whisper", "paper")).module
     assert remaining_heads(model, "cross", [(0, 2), (1, 3)]) == [(0, 2), (1, 3)]
-    prune(model, ["cross.1.1", "cross.2.4"])
+    prune_heads(model, ["cross.1.1", "cross.2.4"])
     assert remaining_heads(model, "cross", [(0, 2), (1, 3)]) == [(0, 1)]

@@ -15,7 +15,7 @@ from prototypes.checks import close, ragged
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.families import bigbird
 from regard.formats.huggingface.bigbird import read
@@ -122,7 +122,7 @@ def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
 
 def test_model_settings() -> None:
     base = {"model.family": "bigbird", "model.size": "tiny", "train.steps": 1}
-    run = resolve("classify", base | {"model.attention.random": "1"}).run
+    run = resolve_run("classify", base | {"model.attention.random": "1"}).run
     assert (run.model.attention.size, run.model.attention.random, run.model.attention.drawn) == (16, 1, True)
     model = bigbird.Model(run.model.model_copy(update={"vocab": 50, "head": "words"}))
     assert [layer.attention.kernel.seed for layer in model.encoder.layers] == [0, 1]
@@ -133,4 +133,4 @@ def test_model_settings() -> None:
         ("model.attention.kind", "favor", 'model.attention.kind is "favor"; expected one of blocks, dense'),
     ):
         with pytest.raises(UserError, match=words):
-            resolve("classify", base | {key: value})
+            resolve_run("classify", base | {key: value})

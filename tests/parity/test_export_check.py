@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.config.data.texts import TokenizerConfig
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.families import bert, gpt
 from regard.formats.huggingface import bert_export, causal_parity, gpt2_export
 from regard.formats.parity import check_close, check_difference
@@ -33,7 +33,7 @@ def language_model(scale: float) -> SimpleNamespace:
     torch.manual_seed(0)
     model = gpt.Model(c).eval()
     model.head.weight.data *= scale
-    run = resolve("language", {"model.family": "gpt"}).run.model_copy(update={"model": c})
+    run = resolve_run("language", {"model.family": "gpt"}).run.model_copy(update={"model": c})
     return SimpleNamespace(run=run, model=model, tokenizer=text, suppressed=[text.pad, text.start])
 
 

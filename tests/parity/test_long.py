@@ -10,7 +10,7 @@ from helpers.inputs import inputs
 
 import regard
 from regard.cli import main
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.families import bert, lm
 
@@ -96,7 +96,7 @@ MISTAKES = {
 def test_wrong_settings_are_refused(name: str) -> None:
     recipe, settings, sentence = MISTAKES[name]
     with pytest.raises(UserError) as caught:
-        resolve(recipe, settings)
+        resolve_run(recipe, settings)
     assert sentence in str(caught.value)
 
 

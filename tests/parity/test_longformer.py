@@ -15,7 +15,7 @@ from prototypes.checks import close
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.families import longformer
 from regard.formats.huggingface import longformer_export
@@ -134,10 +134,10 @@ def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
 def test_model_settings(tmp_path: Path) -> None:
     """Setting only the radius keeps the global token; wrong values are refused by name."""
     base = {"model.family": "longformer", "model.size": "tiny", "train.steps": 1}
-    run = resolve("classify", base | {"model.attention.radius": "5"}).run
+    run = resolve_run("classify", base | {"model.attention.radius": "5"}).run
     assert (run.model.attention.radius, run.model.attention.globals) == (5, 1)
-    assert resolve("classify", base).run.model.attention.radius == 32
-    run = resolve("classify", base | {"model.attention.radius": "[5, 6]", "model.attention.dilation": "[1, 2]"}).run
+    assert resolve_run("classify", base).run.model.attention.radius == 32
+    run = resolve_run("classify", base | {"model.attention.radius": "[5, 6]", "model.attention.dilation": "[1, 2]"}).run
     assert run.model.attention.radius == (5, 6) and run.model.attention.dilation == (1, 2)
     for key, value, words in (
         ("model.positions.kind", "buckets", 'model.positions.kind is "buckets"; expected one of learned'),
@@ -146,7 +146,7 @@ def test_model_settings(tmp_path: Path) -> None:
         ("model.attention.kind", "dense", "model.attention.kind is"),
     ):
         with pytest.raises(UserError, match=words):
-            resolve("classify", base | {key: value})
+            resolve_run("classify", base | {key: value})
     assert longformer.Config(size="tiny", family="longformer").attention.globals == 1
 
 

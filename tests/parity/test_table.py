@@ -17,7 +17,7 @@ from helpers.causal import loud as causal_loud
 from prototypes.checks import loud
 
 from regard.config.data.texts import TokenizerConfig
-from regard.config.run import family_of, resolve
+from regard.config.run import family_of, resolve_run
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS, find_exporter
 from regard.formats.huggingface import marian
@@ -231,7 +231,7 @@ def exported(row: Row, settings: Settings) -> SimpleNamespace:
     torch.manual_seed(4)
     model = module.Model(config)
     model = causal_loud(model) if row.family == "gpt" else loud(model, spread=1.5 if row.family in TASK else 3.0)
-    run = resolve(TASK.get(row.family, "classify"), {"model.family": row.family}).run
+    run = resolve_run(TASK.get(row.family, "classify"), {"model.family": row.family}).run
     return SimpleNamespace(
         run=run.model_copy(update={"model": config}), model=model.eval(), tokenizer=text, source=text, target=text,
         labels=[f"label {i}" for i in range(getattr(config, "labels", 0))], suppressed=[text.pad, text.start],

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import regard
 from regard.cli import app as cli
 from regard.config.data.texts import LabelData, TokenizerConfig
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.config.train import Train
 from regard.data.datasets import rows
 from regard.data.datasets.rows import LabeledTextDataset, max_text_tokens
@@ -138,7 +138,7 @@ def test_unseen_labels(run, predictor, tmp_path):
         regard.train("classify", {**reads.TINY, **data}, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     objective = classify.prepare(
-        resolve("classify", {**reads.TINY, **data, "data.invalid": "skip"}).run, {}, torch.device("cpu")
+        resolve_run("classify", {**reads.TINY, **data, "data.invalid": "skip"}).run, {}, torch.device("cpu")
     )
     assert objective.validate()["loss"] > 0  # over the two known labels
 
@@ -268,7 +268,7 @@ def test_rdrop(run):
 
     losses = {}
     for weight in (0.0, 1.0, 3.0):
-        run = resolve("classify", {**settings, "data.rdrop": weight}).run
+        run = resolve_run("classify", {**settings, "data.rdrop": weight}).run
         objective = classify.prepare(run, {}, torch.device("cpu"))
         model, piece = objective.model, next(objective.steps(0, 0)).micro_batches[0]
         torch.manual_seed(5)
@@ -298,7 +298,7 @@ def test_accumulation_keeps_the_gradients(run):
     found = []
     for pieces in (1, 3):
         settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "train.accumulate": pieces}
-        objective = classify.prepare(resolve("classify", settings).run, {}, torch.device("cpu"))
+        objective = classify.prepare(resolve_run("classify", settings).run, {}, torch.device("cpu"))
         step = next(objective.steps(0, 0))
         assert len(step.micro_batches) == pieces
         for piece in step.micro_batches:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.cli import main
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.data.datasets.sounds import STRIDE
 from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
@@ -80,7 +80,7 @@ def gradients(accumulate: int, dropout: float = 0.0) -> tuple[float, dict[str, t
     settings = (
         SMALL | FAST | {"data.examples": 24, "data.max_shapes": 1, "train.batch": 24, "model.text.dropout": dropout}
     )
-    job = prepare(resolve("contrastive", settings | {"train.accumulate": accumulate}).run, {}, CPU)
+    job = prepare(resolve_run("contrastive", settings | {"train.accumulate": accumulate}).run, {}, CPU)
     (step,) = job.steps(0, 0)
     assert len(step.micro_batches) == accumulate
     found = GradientStep(job.objective.train(), CPU, 1).run(1, step.micro_batches)
@@ -290,7 +290,7 @@ def test_a_missing_side(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"images.tsv:4: there is no image .*none.png"):
         regard.train("contrastive", SMALL | FAST | {"data.train": str(table)}, out=tmp_path / "run")
     table.write_text(f"path\ttext\n{folder}/0.png\tred\n{folder}/1.png\t\n{folder}/2.png\tgreen\n")
-    job = prepare(resolve("contrastive", SMALL | FAST | {"data.train": str(table)}).run, {}, CPU)
+    job = prepare(resolve_run("contrastive", SMALL | FAST | {"data.train": str(table)}).run, {}, CPU)
     assert "train: 1 examples left out because a side is empty" in job.describe_data()
     (tmp_path / "one.tsv").write_text("path\n0.png\n")
     with pytest.raises(UserError, match="1 columns, expected at least 2"):
@@ -301,7 +301,7 @@ def test_classes_and_idx_files_are_texts(tmp_path: Path) -> None:
     for number, color in enumerate(("red", "blue", "red", "blue")):
         (tmp_path / "tree" / color).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (16, 16), COLORS[color]).save(tmp_path / "tree" / color / f"{number}.png")
-    job = prepare(resolve("contrastive", SMALL | FAST | {"data.train": f"{tmp_path}/tree"}).run, {}, CPU)
+    job = prepare(resolve_run("contrastive", SMALL | FAST | {"data.train": f"{tmp_path}/tree"}).run, {}, CPU)
     assert {job.splits["train"].text(index, 1) for index in range(4)} == {"red", "blue"}
     (tmp_path / "beside").mkdir()
     for color in ("red", "blue"):
@@ -309,14 +309,14 @@ def test_classes_and_idx_files_are_texts(tmp_path: Path) -> None:
         (tmp_path / "beside" / f"{color}.txt").write_text(f"{color}\nall {color}\n")
     (tmp_path / "captions.tsv").write_text("path\tcaption\nred.png\tred\nblue.png\tblue\n")
     for train, count in ((f"{tmp_path}/beside", 4), (f"{tmp_path}/beside,{tmp_path}/captions.tsv", 2)):
-        job = prepare(resolve("contrastive", SMALL | FAST | {"data.train": train}).run, {}, CPU)
+        job = prepare(resolve_run("contrastive", SMALL | FAST | {"data.train": train}).run, {}, CPU)
         (step,) = job.steps(0, 0)
         images = step.micro_batches[0]["same_image"].values.tolist()
         assert len(images) == count and len(set(images)) == 2  # captions of one image are positives of each other
     (tmp_path / "i").write_bytes(b"\0\0\x08\x03" + np.array([4, 8, 8], ">u4").tobytes() + bytes(256))
     (tmp_path / "l").write_bytes(b"\0\0\x08\x01" + np.array([4], ">u4").tobytes() + bytes([0, 1, 0, 1]))
     settings = {"data.train": f"{tmp_path}/i,{tmp_path}/l", "data.names": "shoe,bag"}
-    job = prepare(resolve("contrastive", SMALL | FAST | settings).run, {}, CPU)
+    job = prepare(resolve_run("contrastive", SMALL | FAST | settings).run, {}, CPU)
     (step,) = job.steps(0, 0)
     same = step.micro_batches[0]["same_text"].values
     assert len(same) == 4 and len(set(same.tolist())) == 2
@@ -356,7 +356,7 @@ def test_sentence_embeddings_start_from_bert(folder: Path, tmp_path: Path) -> No
 
 def test_scenes_of_unseen_combinations() -> None:
     settings = {"data.unseen": "red circle,blue cross", "data.max_shapes": 1, "data.examples": 50}
-    job = prepare(resolve("contrastive", SMALL | FAST | settings).run, {}, CPU)
+    job = prepare(resolve_run("contrastive", SMALL | FAST | settings).run, {}, CPU)
     unseen = {"a red circle", "a blue cross"}
     assert not unseen & {text for name in ("train", "valid") for _, text in [*job.splits[name][:50]]}
     run = job.predictor

@@ -10,7 +10,7 @@ from helpers import small
 
 import regard
 from regard.alignment.fertility import fertilities
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.decode.parallel.copies import EvenCopying
 from regard.errors import UserError
 from regard.parts.parallel.fertility import even_fertilities
@@ -37,7 +37,7 @@ def job_of(folder: Path, **settings: Any) -> Any:
     data = small.write_files(folder, train=40)
     sides = {"data.train": f"{data}/train.low,{data}/train.up"}
     own = {key.replace("__", "."): value for key, value in {**NAT, **settings}.items()}
-    run = resolve("translate", {**small.TINY, "train.steps": 1, **sides, **own}).run
+    run = resolve_run("translate", {**small.TINY, "train.steps": 1, **sides, **own}).run
     return prepare(run, {}, torch.device("cpu"))
 
 

@@ -10,7 +10,7 @@ import torch
 from helpers import small
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.decode.parallel import decoding as parallel
 from regard.errors import UserError
 from regard.parts.parallel.ctc import LOG_FLOOR
@@ -34,7 +34,7 @@ def job_of(folder: Path, **settings: Any) -> Any:
     data = small.write_files(folder, train=40)
     own = {key.replace("__", "."): value for key, value in {**CTC, **settings}.items()}
     files = {"data.train": f"{data}/train.low,{data}/train.up", "train.steps": 1}
-    return prepare(resolve("translate", {**small.TINY, **files, **own}).run, {}, torch.device("cpu"))
+    return prepare(resolve_run("translate", {**small.TINY, **files, **own}).run, {}, torch.device("cpu"))
 
 
 # --- data and loss ---------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_targets_that_do_not_fit_are_cut_and_reported(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("x x\nx y\nx y x y\n")
     files = {"data.train": f"{tmp_path}/a,{tmp_path}/b", "tokenizer.kind": "space", "train.steps": 1}
     settings = {**small.TINY, **files, "model.family": "nat-ctc", "model.upsample": 2, "decode.kind": "argmax"}
-    job = prepare(resolve("translate", settings).run, {}, torch.device("cpu"))
+    job = prepare(resolve_run("translate", settings).run, {}, torch.device("cpu"))
     dataset = job.make_dataset()
     lengths = [len(target) for _, target in dataset.encode([0, 1, 2])]
     assert lengths == [1, 2, 4] and dataset.shortened == {0}

@@ -16,7 +16,7 @@ from helpers.losses import batch_loss
 from torch.nn import functional as F
 
 import regard
-from regard.config.run import change_settings, resolve
+from regard.config.run import change_settings, resolve_run
 from regard.data.datasets.corpus import Corpus, evaluation_windows
 from regard.decode.search.texts import without_incomplete
 from regard.errors import UserError
@@ -65,7 +65,7 @@ def objectives(files, cache):
         if key not in built:
             own = {name.replace("__", "."): value for name, value in changes.items()}
             data = {"data.train": f"{files}/train.txt", "data.valid": f"{files}/valid.txt", "data.cache": cache}
-            run = resolve("language", {**data, **SMALL, **FAMILIES[family], **own}).run
+            run = resolve_run("language", {**data, **SMALL, **FAMILIES[family], **own}).run
             built[key] = prepare(run, {}, torch.device("cpu"))
             train_briefly(built[key])
         return built[key]
@@ -461,7 +461,7 @@ def test_memory_carries_over_between_steps(objectives):
 
 
 def test_no_validation_without_valid_data(files, cache):
-    run = resolve("language", {**SMALL, "data.train": f"{files}/train.txt", "data.cache": cache}).run
+    run = resolve_run("language", {**SMALL, "data.train": f"{files}/train.txt", "data.cache": cache}).run
     objective = prepare(run, {}, torch.device("cpu"))
     assert objective.validate() == {} and list(objective.splits) == ["train"]
     assert any("train.txt" in fact for fact in objective.describe_data())

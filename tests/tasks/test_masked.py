@@ -17,7 +17,7 @@ import regard
 from regard.api import compare
 from regard.cli import app as cli
 from regard.config.data.texts import MaskData, TokenizerConfig
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.config.train import Train
 from regard.data.datasets.collate import IGNORED
 from regard.data.datasets.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths
@@ -246,7 +246,7 @@ def test_next_sentence_prediction(tmp_path):
     regard.train("masked", {**reads.TINY, **settings}, out=tmp_path / "run")
     predictor = regard.load(tmp_path / "run")
     assert predictor.run.model.next_sentence and 0 <= predictor.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
-    objective = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, {}, torch.device("cpu"))
+    objective = masked.prepare(resolve_run("masked", {**reads.TINY, **settings}).run, {}, torch.device("cpu"))
     step = next(objective.steps(0, 0))
     (piece,) = step.micro_batches
     labels = piece["labels"].values

@@ -217,14 +217,14 @@ def test_long_recordings_are_refused(predictor):
 
 def test_gradients_of_a_step_do_not_depend_on_accumulation(run):
     """The loss of a step is divided by the target tokens of all its kinds."""
-    from regard.config.run import resolve
+    from regard.config.run import resolve_run
     from regard.tasks.task import prepare
 
     gradients = []
     for count in (1, 3):
         given = {**SETTINGS, "train.accumulate": count, "model.dropout": 0.0, "model.ctc.weight": 0.3}
         given["data.train"] = ((regard.data.files.in_memory.InMemory(LINES),),)
-        job = prepare(resolve("multitask", given).run, {}, torch.device("cpu"))
+        job = prepare(resolve_run("multitask", given).run, {}, torch.device("cpu"))
         step = next(job.steps(0, 0))
         GradientStep(job.objective, torch.device("cpu")).run(1, step.micro_batches)
         gradients.append({name: each.grad for name, each in job.model.named_parameters()})

@@ -5,7 +5,7 @@ import torch
 import torch._dynamo.testing
 from helpers.losses import batch_loss
 
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.tasks.translate.task import TranslateJob, prepare
 
 SMALL = {
@@ -15,7 +15,7 @@ SMALL = {
 
 
 def build_objective(**changes: object) -> TranslateJob:
-    run = resolve("dates", {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}).run
+    run = resolve_run("dates", {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}).run
     return prepare(run, {}, torch.device("cpu"))
 
 

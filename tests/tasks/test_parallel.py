@@ -95,10 +95,10 @@ def test_mean_and_sampled_fertilities() -> None:
 
 
 def job_of(settings: dict[str, Any]) -> Any:
-    from regard.config.run import resolve
+    from regard.config.run import resolve_run
     from regard.tasks.task import prepare
 
-    return prepare(resolve("translate", {**small.TINY, "train.steps": 1, **settings}).run, {}, torch.device("cpu"))
+    return prepare(resolve_run("translate", {**small.TINY, "train.steps": 1, **settings}).run, {}, torch.device("cpu"))
 
 
 def test_batches_of_fertilities(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from helpers import small
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.data.datasets.collate import pad_tokens
 from regard.decode.parallel.copies import TokenCopying, limit_fertilities
 from regard.errors import UserError
@@ -194,7 +194,7 @@ def job_of(folder: Path, family: dict[str, str], **settings: Any) -> Any:
     data = small.write_files(folder, train=40)
     sides = {"data.train": f"{data}/train.low,{data}/train.up"}
     own = {f"data.{key}": value for key, value in settings.items()}
-    run = resolve("translate", {**small.TINY, "train.steps": 1, **sides, **family, **own}).run
+    run = resolve_run("translate", {**small.TINY, "train.steps": 1, **sides, **family, **own}).run
     return prepare(run, {}, torch.device("cpu"))
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
 from regard.synthetic.digits import make_digits
@@ -113,7 +113,7 @@ def of_task(task: str, settings: dict[str, Any], folder: Path, ranks: Ranks) -> 
     }
     if task == "language":
         files["data.cache"] = str(folder / f"cache-{ranks.rank}-{ranks.world}")
-    job = prepare(resolve(task, {**TINY, **files}).run, {}, CPU)
+    job = prepare(resolve_run(task, {**TINY, **files}).run, {}, CPU)
     return job.objective, (step.micro_batches for step in job.steps(0, 0, ranks.rank, ranks.world))
 
 

@@ -9,7 +9,7 @@ import torch
 from helpers import marian, reads, small
 
 import regard
-from regard.config.run import family_of, resolve
+from regard.config.run import family_of, resolve_run
 from regard.data.datasets.collate import collate_pairs
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
@@ -220,7 +220,7 @@ def test_pairs_longer_than_the_positions(tmp_path, family, packed):
 
 def facts_of(train: str, own: dict[str, Any]) -> list[str]:
     """The data facts of an objective after an epoch."""
-    objective = translate.prepare(resolve("translate", {**own, "data.train": train}).run, {}, torch.device("cpu"))
+    objective = translate.prepare(resolve_run("translate", {**own, "data.train": train}).run, {}, torch.device("cpu"))
     list(objective.steps(0, 0))
     return objective.describe_data()
 
@@ -241,7 +241,7 @@ WRONG = {
 def test_invalid_settings(case):
     settings, sentence = WRONG[case]
     with pytest.raises(UserError) as error:
-        resolve("translate", settings)
+        resolve_run("translate", settings)
     assert sentence in str(error.value)
 
 

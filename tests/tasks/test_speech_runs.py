@@ -12,7 +12,7 @@ import torch
 from helpers.losses import batch_loss
 
 import regard
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.data.datasets.sounds import SoundDataset
 from regard.data.rng import ExampleRng
 from regard.errors import UserError
@@ -58,7 +58,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job(**changes: object) -> TranscribeJob:
     named = {name.replace("__", "."): value for name, value in changes.items()}
-    return prepare(resolve("transcribe", {**TINY, **named}).run, {}, CPU)
+    return prepare(resolve_run("transcribe", {**TINY, **named}).run, {}, CPU)
 
 
 def scores(predictor: Any) -> list[float]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import regard
 from regard.cli import app as cli
 from regard.config.data.texts import TagData, TokenizerConfig
-from regard.config.run import resolve
+from regard.config.run import resolve_run
 from regard.config.train import Train
 from regard.data.datasets import rows
 from regard.data.datasets.collate import IGNORED
@@ -131,7 +131,7 @@ def test_errors_name_the_line_of_a_stream(run, capsys, monkeypatch):
 def test_few_embedded_sentences_may_lack_a_role():
     """A tag that only the embedded validation data have is no error."""
     settings = {**reads.TINY, "data.examples": 50}
-    objective = tag.prepare(resolve("tag", settings).run, {}, torch.device("cpu"))
+    objective = tag.prepare(resolve_run("tag", settings).run, {}, torch.device("cpu"))
     assert {role for _, roles in objective.splits["valid"] for role in roles} - set(objective.predictor.labels)
 
 
@@ -170,7 +170,9 @@ def test_unseen_tags(run, predictor, tmp_path):
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
     with pytest.raises(UserError, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
-    objective = tag.prepare(resolve("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, {}, torch.device("cpu"))
+    objective = tag.prepare(
+        resolve_run("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, {}, torch.device("cpu")
+    )
     metrics = objective.validate()
     assert metrics["loss"] > 0 and metrics["accuracy"] <= 0.5 and "spans" in metrics
 

@@ -49,7 +49,7 @@ class TokenFile:
 
 def cached_tokens(texts: Documents, tokenizer: Tokenizer, fallback: Path | None = None) -> TokenFile:
     """The token ids of these texts, from the cache if possible. `fallback` is used if data.cache is not writable."""
-    request = f"{__version__} {FORMAT} {identity(tokenizer)} {texts.request()}"
+    request = f"{__version__} {FORMAT} {tokenizer_identity(tokenizer)} {texts.request()}"
     name = hashlib.blake2b(request.encode(), digest_size=16).hexdigest() + ".safetensors"
     preferred, state = cache_folder(texts.data.cache), texts.state()
     messages: list[str] = []
@@ -66,7 +66,7 @@ def cached_tokens(texts: Documents, tokenizer: Tokenizer, fallback: Path | None 
     return tokens
 
 
-def identity(tokenizer: Tokenizer) -> str:
+def tokenizer_identity(tokenizer: Tokenizer) -> str:
     """A hash of everything that decides how a tokenizer encodes."""
     backend = getattr(tokenizer, "backend", None)
     rules = backend.to_str() if backend else json.dumps(tokenizer.pieces(range(tokenizer.size)))

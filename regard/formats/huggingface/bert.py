@@ -21,7 +21,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .sentence_transformers import apply_sentence_settings, read_modules
 from .vocabularies import load_wordpiece
-from .weight_names import WeightRule, add_prefixes, load_weights, one_of
+from .weight_names import WeightRule, add_prefixes, any_of, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -179,8 +179,8 @@ def names(c: bert.EncoderConfig) -> dict[str, str | WeightRule]:
         "pooler": "pooler.dense",
         "words.into": "cls.predictions.transform.dense",
         "words.norm": "cls.predictions.transform.LayerNorm",
-        "words.out.weight": one_of("cls.predictions.decoder.weight", *([table] if c.tied else [])),
-        "words.out.bias": one_of(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
+        "words.out.weight": any_of("cls.predictions.decoder.weight", *([table] if c.tied else [])),
+        "words.out.bias": any_of(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
         "next": "cls.seq_relationship",
         "classes": "classifier",
     }

@@ -21,13 +21,13 @@ from .generation import (
     GENERATION_FILE,
     RULES,
     ends_from_generation,
+    generated_rules,
+    generated_strategy,
     read_generation_config,
     regard_entry,
-    rule_settings,
     rules_from_generation,
     split_suppressed,
     strategy_from_generation,
-    strategy_settings,
     warn_of_unused,
 )
 from .vocabularies import tokenizer_settings
@@ -127,7 +127,7 @@ def generation_settings(decode: LanguageDecode, suppressed: Collection[int] = ()
     counts_prompt = 0 < decode.max_length <= decode.max_tokens
     limits = {"max_length": decode.max_length} if counts_prompt else {"max_new_tokens": decode.max_tokens}
     limits |= {"min_length": decode.min_length} if decode.min_length else {}
-    return limits | strategy_settings(decode) | rule_settings(decode, suppressed)
+    return limits | generated_strategy(decode) | generated_rules(decode, suppressed)
 
 
 def decode_entry(decode: LanguageDecode) -> JsonObject:

@@ -66,7 +66,7 @@ def write(predictor: "ContrastivePredictor", draft: Path, precision: str) -> Non
     )
     write_json(draft / "config.json", config(c, ids, predictor.tokenizer))
     write_json(draft / PROCESSOR, write_image_settings(predictor.source))
-    write_tokenizer(predictor.tokenizer, draft, c.text.positions.tokens, ids)
+    write_clip_tokenizer(predictor.tokenizer, draft, c.text.positions.tokens, ids)
 
 
 def config(c: clip.Config, ids: dict[int, int], tokenizer: Tokenizer) -> JsonObject:
@@ -100,7 +100,7 @@ def table_order(ids: dict[int, int], size: int) -> Tensor:
     return torch.tensor([ids.get(number, number) for number in range(size)])  # a swap is its own inverse
 
 
-def write_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dict[int, int]) -> None:
+def write_clip_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dict[int, int]) -> None:
     """tokenizer.json, which puts START and END around every text."""
     if isinstance(tokenizer, FolderTokenizer):
         backend, control = tokenizer.backend, control_token_names(tokenizer)

@@ -24,7 +24,7 @@ from .bert import ACTIVATIONS
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, present
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, one_of
+from .weight_names import WeightRule, add_prefixes, any_of, export_weights, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.detect.task import DetectPredictor
@@ -42,17 +42,17 @@ LAYER: dict[str, str | WeightRule] = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
     "attention.value": "self_attn.v_proj",
-    "attention.out": one_of("self_attn.out_proj", "self_attn.o_proj"),
+    "attention.out": any_of("self_attn.out_proj", "self_attn.o_proj"),
     "attention_residual.norm": "self_attn_layer_norm",
     "feed_residual.norm": "final_layer_norm",
-    "feed.into": one_of("fc1", "mlp.fc1"),
-    "feed.out": one_of("fc2", "mlp.fc2"),
+    "feed.into": any_of("fc1", "mlp.fc1"),
+    "feed.out": any_of("fc2", "mlp.fc2"),
 }
 CROSS: dict[str, str | WeightRule] = {
     "cross.query": "encoder_attn.q_proj",
     "cross.key": "encoder_attn.k_proj",
     "cross.value": "encoder_attn.v_proj",
-    "cross.out": one_of("encoder_attn.out_proj", "encoder_attn.o_proj"),
+    "cross.out": any_of("encoder_attn.out_proj", "encoder_attn.o_proj"),
     "cross_residual.norm": "encoder_attn_layer_norm",
 }
 

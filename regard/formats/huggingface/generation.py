@@ -200,7 +200,7 @@ def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject:
         decode = Seq2SeqDecode(**entry["decode"])
     except (TypeError, ValidationError):
         return {}
-    expected = strategy_settings(decode) | max_length_setting(decode, generation.get("max_length"))
+    expected = generated_strategy(decode) | max_length_setting(decode, generation.get("max_length"))
     unchanged = all(generation.get(key) == value for key, value in expected.items())
     return decode.model_dump(include=SAVED_DECODE) if unchanged else {}
 
@@ -213,7 +213,7 @@ def decode_entry(run: Run) -> JsonObject:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def strategy_settings(decode: DecodeBase) -> JsonObject:
+def generated_strategy(decode: DecodeBase) -> JsonObject:
     """generation_config.json of our strategy."""
     if decode.kind == "sample":
         shape = {name: getattr(decode, name) for name in SAMPLING if name != "min_p" or decode.min_p}
@@ -230,7 +230,7 @@ def strategy_settings(decode: DecodeBase) -> JsonObject:
     }
 
 
-def rule_settings(decode: DecodeBase, suppressed: Collection[int]) -> JsonObject:
+def generated_rules(decode: DecodeBase, suppressed: Collection[int]) -> JsonObject:
     """generation_config.json of our rules, beside tokens that the predictor never generates."""
     values: JsonObject = {key: getattr(decode, key) for key in RULES if hasattr(decode, key)}
     values["suppress_tokens"] = tuple(dict.fromkeys([*suppressed, *decode.suppress_tokens]))
@@ -254,7 +254,9 @@ def generation_config(run: Run, tokenizer: Tokenizer, max_length: int, suppresse
         "eos_token_id": list(decode.eos_token_id) or tokenizer.end,
         "decoder_start_token_id": tokenizer.start,
     }
-    return strategy_settings(decode) | max_length_setting(decode, max_length) | ids | rule_settings(decode, suppressed)
+    return (
+        generated_strategy(decode) | max_length_setting(decode, max_length) | ids | generated_rules(decode, suppressed)
+    )
 
 
 def max_positions(run: Run) -> int:

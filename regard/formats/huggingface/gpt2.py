@@ -14,7 +14,7 @@ from ...files import JsonMapping, JsonObject
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, add_prefixes, load_weights, one_of, transposed
+from .weight_names import WeightRule, add_prefixes, any_of, load_weights, transposed
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -111,7 +111,7 @@ COMPUTED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # the causal mask, w
 def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     """Our weight names to theirs."""
     table = f"{PREFIX}wte.weight"
-    head = one_of("lm_head.weight", *((table,) if c.tied else ()))
+    head = any_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head}
     outer |= {"stack.positions.table": f"{PREFIX}wpe", "stack.norm": f"{PREFIX}ln_f"}
     return outer | add_prefixes("stack.layers.*", f"{PREFIX}h.*", LAYER)

@@ -16,7 +16,7 @@ from ...parts import slots
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, present
 from .folder import parse_config, read_weights
-from .weight_names import WeightRule, add_prefixes, find_rule, load_weights, one_of
+from .weight_names import WeightRule, add_prefixes, any_of, find_rule, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -180,7 +180,7 @@ COMPUTED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     """Our weight names to theirs."""
     table = "model.embed_tokens.weight"
-    head = one_of("lm_head.weight", *((table,) if c.tied else ()))
+    head = any_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head, "stack.norm": "model.norm"}
     return outer | add_prefixes("stack.layers.*", "model.layers.*", LAYER)
 

@@ -11,7 +11,7 @@ from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, pr
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, present
 from .folder import parse_config, read_weights
 from .vocabularies import load_byte_bpe
-from .weight_names import WeightRule, add_prefixes, load_weights, one_of, skip_rows
+from .weight_names import WeightRule, add_prefixes, any_of, load_weights, skip_rows
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -131,8 +131,8 @@ def names(c: longformer.Config, first_position: int = 2) -> dict[str, str | Weig
     head: dict[str, str | WeightRule] = {
         "words.into": "lm_head.dense",
         "words.norm": "lm_head.layer_norm",
-        "words.out.weight": one_of("lm_head.decoder.weight", *([table] if c.tied else [])),
-        "words.out.bias": one_of(*(["lm_head.bias"] if c.tied else []), "lm_head.decoder.bias"),
+        "words.out.weight": any_of("lm_head.decoder.weight", *([table] if c.tied else [])),
+        "words.out.bias": any_of(*(["lm_head.bias"] if c.tied else []), "lm_head.decoder.bias"),
         "encoder.positions.table.weight": skip_rows("embeddings.position_embeddings.weight", first_position),
     }
     if c.head == "class":

@@ -19,7 +19,7 @@ from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice,
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import read_generation_config, translate_decode
-from .weight_names import WeightRule, add_prefixes, as_row, load_weights, one_of
+from .weight_names import WeightRule, add_prefixes, any_of, as_row, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.translate.task import TranslatePredictor
@@ -137,9 +137,9 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
     return (
         add_prefixes("encoder.layers.*", "model.encoder.layers.*", layer)
         | add_prefixes("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
-        | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
+        | {"source.weight": any_of(*shared, source), "target.weight": any_of(*shared, target)}
         | {
-            "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),
+            "head.weight": any_of("lm_head.weight", *((*shared, target) if c.tied else ())),
             "head.bias": as_row("final_logits_bias"),
         }
     )

@@ -16,7 +16,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import read_generation_config, translate_decode
 from .vocabularies import load_t5_unigram
-from .weight_names import WeightRule, add_prefixes, load_weights, one_of
+from .weight_names import WeightRule, add_prefixes, any_of, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.translate.task import TranslatePredictor
@@ -120,9 +120,9 @@ def from_huggingface(theirs: JsonMapping) -> t5.Config:
 def names(c: t5.Config) -> dict[str, str | WeightRule]:
     """Our names to theirs. T5 numbers the parts of a layer: the feed-forward is 1 in an encoder and 2 in a decoder."""
     tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-    head = one_of(*tables, "lm_head.weight") if c.tied else one_of("lm_head.weight")
+    head = any_of(*tables, "lm_head.weight") if c.tied else any_of("lm_head.weight")
     table: dict[str, str | WeightRule] = {"head.weight": head}
-    table |= {f"{embedding}.weight": head if c.tied else one_of(*tables) for embedding in ("source", "target")}
+    table |= {f"{embedding}.weight": head if c.tied else any_of(*tables) for embedding in ("source", "target")}
     attention = _attention_names("attention", "layer.0", "SelfAttention")
     cross = _attention_names("cross", "layer.1", "EncDecAttention")
     for stack, layer in (

@@ -40,7 +40,7 @@ class WeightRule:
 Names = Mapping[str, str | WeightRule]
 
 
-def one_of(*names: str) -> WeightRule:
+def any_of(*names: str) -> WeightRule:
     """A tensor that may have any of these names."""
     return WeightRule(names)
 

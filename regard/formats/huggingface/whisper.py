@@ -34,7 +34,7 @@ from .generation import (
 )
 from .image_settings import PROCESSOR
 from .marian import attention_names, both_stacks, read_depth, write_depth
-from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, one_of
+from .weight_names import WeightRule, add_prefixes, any_of, export_weights, load_weights
 
 if TYPE_CHECKING:
     from ...tasks.whisper.task import WhisperPredictor
@@ -124,7 +124,7 @@ def names(c: whisper.Config) -> dict[str, str | WeightRule]:
             "decoder.positions.table": "model.decoder.embed_positions",
             "decoder.norm": "model.decoder.layer_norm",
             "target.weight": table,
-            "head.weight": one_of(table, head) if c.tied else head,
+            "head.weight": any_of(table, head) if c.tied else head,
         }
     )
 
@@ -149,11 +149,11 @@ def read_sound_settings(theirs: JsonMapping, c: whisper.Config) -> AudioProcesso
         bins=present(theirs, "feature_size", c.bins), window=present(theirs, "n_fft", 400),
         hop=present(theirs, "hop_length", 160), seconds=present(theirs, "chunk_length", 30), frame_masks=0, bin_masks=0,
     )  # fmt: skip
-    check_sound(sound, c)
+    check_features(sound, c)
     return sound
 
 
-def check_sound(sound: AudioProcessor, c: whisper.Config) -> None:
+def check_features(sound: AudioProcessor, c: whisper.Config) -> None:
     """ValueError for frames that do not fit the model."""
     frames, expected = sound.seconds * sound.rate // sound.hop, 2 * c.source_positions
     if (sound.rate, sound.bins, frames) != (FIXED_SOUND["sampling_rate"], c.bins, expected):
@@ -258,7 +258,7 @@ def write(folder: WhisperFolder, out: Path) -> None:
     c = folder.config
     if refusals := unsupported(c):
         raise UserError(f"{out} cannot become a Whisper folder; what does not fit: {', '.join(refusals)}")
-    parse_config(out, {}, lambda _: check_sound(folder.sound, c), PROCESSOR)
+    parse_config(out, {}, lambda _: check_features(folder.sound, c), PROCESSOR)
     out.mkdir(parents=True)
     write_json(out / "config.json", {**folder.settings, "model_type": "whisper", **CONFIG.write(c), "dtype": "float32"})
     theirs = export_weights(folder.model, names(c)) | {SINUSOID: sinusoid(c)}

@@ -16,7 +16,7 @@ from ...processors.text.whisper import WhisperTokenizer
 from ...tasks.transcribe.settings import TranscribeDecode
 from ..parity import check_close, quiet
 from . import whisper
-from .generation import rule_settings, strategy_settings
+from .generation import generated_rules, generated_strategy
 
 if TYPE_CHECKING:
     from ...tasks.whisper.task import WhisperPredictor
@@ -65,7 +65,7 @@ def generation_settings(predictor: "WhisperPredictor") -> JsonObject:
             "task": decode.task,
             "language": target.language(decode.language) if decode.language else None,
         }
-    settings |= strategy_settings(decode) | rule_settings(decode, ())
+    settings |= generated_strategy(decode) | generated_rules(decode, ())
     return {key: value for key, value in settings.items() if value is not None}
 
 

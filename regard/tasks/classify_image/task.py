@@ -20,7 +20,7 @@ from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import LabelModel, as_module
 from ...look import AttentionView, Which, record_layers
-from ...metrics.labels import label_metrics, paired_bootstrap
+from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
 from ...parts import Encoded, Inputs
 from ...parts.pooling import pool
 from ...processors.base import Processor
@@ -63,7 +63,7 @@ class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, Classif
 
     model: LabelModel
     item_name = "image"
-    paired_test = staticmethod(paired_bootstrap)
+    paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
         self, run: Run, model: LabelModel, image: ImageProcessor, labels: LabelSet, device: torch.device

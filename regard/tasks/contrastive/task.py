@@ -21,7 +21,7 @@ from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import EmbeddingModel, as_module
 from ...look import AttentionView, ViewAxis, Which, record_layers
-from ...metrics.labels import label_metrics, paired_bootstrap
+from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
 from ...metrics.retrieval import retrieval_metrics
 from ...processors.base import Processor
 from ...processors.saved import load_processors
@@ -65,7 +65,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
     model: EmbeddingModel
     fields, roles = 2, (columns.SOURCE, columns.TARGET)
     item_name = "item"
-    paired_test = staticmethod(paired_bootstrap)
+    paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
         self, run: Run, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device

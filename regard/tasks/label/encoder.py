@@ -19,7 +19,7 @@ from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import EncoderModel, LabelModel, as_module
 from ...look import AttentionView, ViewAxis, Which, record_layers
-from ...metrics.labels import paired_bootstrap
+from ...metrics.labels import paired_accuracy_bootstrap
 from ...parts import Encoded, Inputs
 from ...parts.pooling import Pooling, pool
 from ...processors.base import Processor
@@ -152,7 +152,7 @@ class LabelPredictor(LabelSetMixin, EncoderPredictor[Item, RequestType, ResultTy
     """An encoder whose head predicts labels."""
 
     model: LabelModel
-    paired_test = staticmethod(paired_bootstrap)
+    paired_test = staticmethod(paired_accuracy_bootstrap)
     label_field: str  # of its examples
 
     def __init__(

@@ -22,7 +22,7 @@ MAX_LOGITS = 2**27  # values of one tensor of logits, unless a single row has mo
 MAX_TOKENS = 2**14  # tokens of a batch
 
 
-def hidden_states(model: CausalModel, batch: Batch, memory: Cache | None = None) -> Tensor:
+def text_states(model: CausalModel, batch: Batch, memory: Cache | None = None) -> Tensor:
     """The model's output for windows of known text: (batch, tokens, width)."""
     if memory is not None:
         memory.reset(batch["reset"].values)
@@ -33,7 +33,7 @@ def token_logprobs(model: CausalModel | Ensemble, batch: Batch, memory: Cache | 
     """The log-probabilities of all valid targets in one dimension; an ensemble averages probabilities."""
     members = model.members if isinstance(model, Ensemble) else [model]
     labels = batch["labels"]
-    logits = [member.logits(valid_rows(hidden_states(member, batch, memory), labels)).float() for member in members]
+    logits = [member.logits(valid_rows(text_states(member, batch, memory), labels)).float() for member in members]
     scores = logits[0] if len(logits) == 1 else mean_logprobs(logits)  # (targets, vocab)
     return scores.gather(-1, valid_rows(labels.values, labels)[:, None])[:, 0] - scores.logsumexp(-1)
 

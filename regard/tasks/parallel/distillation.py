@@ -29,7 +29,7 @@ EVERY = 10.0  # seconds between reports
 PARTS = {"source": "the data", "weights": "the weights of the run", "decode": "decode.*", "pairs": "the format"}
 
 
-def distill(
+def write_translations(
     predictor: TranslatePredictor,
     data: DataFiles | None,
     out: Path,

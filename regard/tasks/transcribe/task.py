@@ -25,7 +25,7 @@ from ...families import family
 from ...families.protocols import SpeechModel, as_module
 from ...look import AttentionView, Which
 from ...metrics.labels import BootstrapResult
-from ...metrics.speech import paired_bootstrap, speech_metrics
+from ...metrics.speech import paired_error_bootstrap, speech_metrics
 from ...parts import Inputs
 from ...processors.base import Array, Processor
 from ...processors.saved import load_processors
@@ -190,7 +190,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
     def paired_test(
         self, outputs: Sequence[Sequence[str]], references: Any, /
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
-        return paired_bootstrap(outputs, references, self.run.eval.normalize)
+        return paired_error_bootstrap(outputs, references, self.run.eval.normalize)
 
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by forced alignment with CTC."""
