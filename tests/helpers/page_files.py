@@ -183,9 +183,7 @@ def write_gguf(first: str, *others: str) -> None:
     shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=pieces.get_piece_size(), num_key_value_heads=2, **shape))
     fields = gguf_files.metadata(model.config, "llama") | gguf_files.sentencepiece_fields(pieces)
-    gguf_files.write(
-        Path(first), fields, gguf_files.tensors(model, "llama"), lambda name: GGMLQuantizationType.Q8_0
-    )
+    gguf_files.write(Path(first), fields, gguf_files.tensors(model, "llama"), lambda name: GGMLQuantizationType.Q8_0)
     for other in others:
         Path(other).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(first, other)
@@ -225,7 +223,12 @@ def write_long() -> None:
 
 
 def write_look() -> None:
-    for name, recipe in {"dates": "dates", "digits": "classify-image", "scenes": "detect", "morse": "transcribe"}.items():
+    for name, recipe in {
+        "dates": "dates",
+        "digits": "classify-image",
+        "scenes": "detect",
+        "morse": "transcribe",
+    }.items():
         make_run(recipe, f"runs/{name}")
     for name in ("image.png", "scene.png"):
         write_image(name, 1, (48, 40))
@@ -277,7 +280,12 @@ def write_space() -> None:
             file.setparams((1, 2, 16000, 0, "NONE", ""))
             file.writeframes(np.random.default_rng(number).integers(-999, 999, 3200, np.int16).tobytes())
         sounds.append(f"{number}.wav\tword {number % 3}")
-    texts = {"pairs.tsv": pairs, "labeled.tsv": labeled, "sounds.tsv": sounds, "queries.txt": ["a red circle", "a cross"]}
+    texts = {
+        "pairs.tsv": pairs,
+        "labeled.tsv": labeled,
+        "sounds.tsv": sounds,
+        "queries.txt": ["a red circle", "a cross"],
+    }
     texts |= {"a.txt": [f"this is {n}" for n in range(6)], "b.txt": [f"{n} it is" for n in range(6)]}
     for name, lines in texts.items():
         write_lines(name, lines)
