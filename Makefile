@@ -57,6 +57,7 @@ bench: $(STAMP)
 
 clean:
 	rm -rf build dist wheelhouse *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$${TMPDIR:-/tmp}"/regard-tiny-runs-*
 	find regard tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # For a machine without a package index, but with torch, tokenizers, safetensors, sacrebleu and matplotlib: what else

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "parallel",
     "scaling",
     "speech",
+    "threads",
     "translate",
     "tune",
     "vision",

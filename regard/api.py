@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from .alignment.links import Link, Symmetrization
 from .config import run as config
 from .config.data.base import DataFiles
-from .config.run import ResolvedRun, Run, family_of
+from .config.run import ResolvedRun, Run
 from .data.sources.data_files import evaluation_files
 from .errors import UserError
 from .files import JsonObject, path_name
 from .formats.model_source import find_model
-from .runs.load import CPU_FP32, Settings, load_run, merge_settings, open_pretrained, read_config, split_paths
+from .runs.load import Settings, load_on_cpu, load_run, merge_settings, open_pretrained, read_config, split_paths
 from .runs.load import load as load
 from .runs.pretrained import read_settings
 from .runs.work import distill as distill
@@ -64,14 +64,14 @@ def train(
 
     if isinstance(tokenizer, Mapping):
         sections, tokenizer = {**sections, "tokenizer": tokenizer}, None
-    own = CustomParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
+    custom = CustomParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
     out, changes = Path(path_name(out, "out")), merge_settings(overrides, sections)
     recipe = None if recipe is None else path_name(recipe, "recipe")
-    report = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "own": own}
-    launched = run_training(recipe, changes, out=out, resume=resume, **report)
-    if launched.outcome.status == "stopped":
+    report = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "custom": custom}
+    training = run_training(recipe, changes, out=out, resume=resume, **report)
+    if training.outcome.status == "stopped":
         return None
-    return load_run(read_config(out), out, launched.pretrained)
+    return load_run(read_config(out), out, training.pretrained)
 
 
 def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Any) -> "nn.Module":
@@ -81,10 +81,11 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 def _build(run: Run) -> "nn.Module":
     from .adapt.prune import prune
+    from .families import family
     from .tasks.task import size_without_data
 
     run = size_without_data(run)
-    return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
+    return prune(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def show(recipe: str, overrides: Settings) -> str:
@@ -120,9 +121,11 @@ def dry(recipe: str, overrides: Settings) -> str:
 def _describe_parameters(model: "nn.Module") -> list[str]:
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
-    lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]
-    count = sum(each.numel() for each in tensors.values())
-    trained = sum(each.numel() for each in tensors.values() if each.requires_grad)
+    lines = [
+        f"{name:<{widest}}  {str(tuple(tensor.shape)):<14}  {tensor.numel():>12,}" for name, tensor in tensors.items()
+    ]
+    count = sum(tensor.numel() for tensor in tensors.values())
+    trained = sum(tensor.numel() for tensor in tensors.values() if tensor.requires_grad)
     weights, gradients = 4 * count / 2**20, 4 * trained / 2**20
     lines.append(f"parameters {count:,}" + (f", trained {trained:,}" if trained < count else ""))
     memory = f"weights {weights:,.0f} MiB, gradients {gradients:,.0f} MiB, optimizer {2 * gradients:,.0f} MiB"
@@ -135,8 +138,8 @@ def _describe_assumptions(run: Run) -> list[str]:
     assumed = size_without_data(run).model
     vocab, labels = getattr(assumed, "vocab", 0), getattr(assumed, "labels", 0)
     parts = [f"a vocabulary of {vocab:,}"] * bool(vocab) + [f"{labels} labels"] * bool(labels)
-    what = f"{' and '.join(parts)} {'is' if vocab else 'are'} assumed"
-    return [f"no data were read: {what}; set data.train to count them"]
+    assumptions = f"{' and '.join(parts)} {'is' if vocab else 'are'} assumed"
+    return [f"no data were read: {assumptions}; set data.train to count them"]
 
 
 def recipes() -> list[tuple[str, str]]:
@@ -165,7 +168,7 @@ def convert(
 
     path, out = path_name(path, "path"), path_name(out, "out")
     folder = Path(path) if Path(path).exists() else find_model(path).path
-    return write(folder, Path(out), lambda each: load(each, CPU_FP32), to, average, precision, data, merge)
+    return write(folder, Path(out), load_on_cpu, to, average, precision, data, merge)
 
 
 def prune(
@@ -176,7 +179,7 @@ def prune(
 
     run, target = Path(path_name(path, "path")), Path(path_name(out, "out"))
     measured = None if effect is None else Path(path_name(effect, "effect"))
-    return prune_run(run, target, lambda each: load(each, CPU_FP32), heads, measured)
+    return prune_run(run, target, load_on_cpu, heads, measured)
 
 
 def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = None, data: Any = None) -> JsonObject:
@@ -205,9 +208,9 @@ def align(
     """
     from .tasks.texts import as_pairs
 
-    found, wanted = as_pairs(sources, targets, ("source", "target"))
+    source_texts, target_texts = as_pairs(sources, targets, ("source", "target"))
     aligner = open_aligner(None if run is None else path_name(run, "run"), symmetrize, iterations)
-    return [sorted(links) for links in aligner(zip(found, wanted, strict=True))]
+    return [sorted(links) for links in aligner(zip(source_texts, target_texts, strict=True))]
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ def run_demo(out: Path) -> int:
     start = time.monotonic()
     folder = free_path(out)
     print(f"training on embedded data, English dates to German, into {folder}", file=sys.stderr)
-    launched = run_training("dates", {}, out=folder, resume=False, progress=True)
-    if launched.outcome.signal:
-        return launched.outcome.signal  # the loop has printed how to resume
+    training = run_training("dates", {}, out=folder, resume=False, progress=True)
+    if training.outcome.signal:
+        return training.outcome.signal  # the loop has printed how to resume
     predictor = load(folder)
     test = make_dates(predictor.run.data.locales, predictor.run.data.examples, seed=1)["test"]
     metrics = predictor.evaluate()

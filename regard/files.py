@@ -62,7 +62,7 @@ def atomic_write(path: Path, replace: bool = True) -> Iterator[Path]:
 
 
 def check_picture_path(path: Path, suffixes: Sequence[str] = PICTURES) -> Path:
-    """Return the path of a picture to write, or raise UserError; call it before the work that the picture shows."""
+    """The path of a picture to write, or a UserError; call it before computing the picture."""
     if path.is_dir() or not path.parent.is_dir():
         problem = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
         raise UserError(f"the picture {path} {problem}; give a file name in an existing folder (--out)")
@@ -80,7 +80,7 @@ def remove(path: Path) -> None:
 
 
 def explain_os_error(error: OSError, path: Path, draft: Path | None = None) -> Exception:
-    """An OSError as a UserError that names `path`, not the temporary `draft`; errors of other kinds stay."""
+    """An OSError as a UserError that names `path`, not the temporary `draft`; other errors are returned unchanged."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(f"no space left while writing {path}; free some and run again, earlier saved files are intact")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or (draft and error.filename == str(draft)):
@@ -89,12 +89,12 @@ def explain_os_error(error: OSError, path: Path, draft: Path | None = None) -> E
 
 
 def path_name(value: object, name: str) -> str:
-    """A path or name that a program gives, as a str; `name` is that of the argument."""
-    found = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-    if not isinstance(found, str):
-        kind = "None" if value is None else f"a {type(value).__name__}"
-        raise UserError(f"{name} is {kind}; expected a path: a str or an os.PathLike")
-    return found
+    """A path argument as a str; `name` is the name of the argument, for messages."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(path, str):
+        type_name = "None" if value is None else f"a {type(value).__name__}"
+        raise UserError(f"{name} is {type_name}; expected a path: a str or an os.PathLike")
+    return path
 
 
 def json_line(value: Any) -> str:
@@ -110,8 +110,8 @@ def _without_nonfinite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _without_nonfinite(each) for key, each in value.items()}
-    return [_without_nonfinite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _without_nonfinite(item) for key, item in value.items()}
+    return [_without_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -120,16 +120,16 @@ def write_json(path: Path, value: Any) -> None:
         draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
-    """The content of a JSON file: an object, or a list if `kind` is list."""
+def read_json(path: Path, expected_type: type = dict) -> Any:
+    """The content of a JSON file, which must have this type: an object (dict), or a list."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} is not valid JSON ({error}); it may be truncated, restore or create it again"
         ) from error
-    if not isinstance(value, kind):
-        expected = "a list" if kind is list else "an object"
+    if not isinstance(value, expected_type):
+        expected = "a list" if expected_type is list else "an object"
         raise UserError(f"{path} does not hold {expected} but {json.dumps(value)[:40]}; restore or create it again")
     return value
 

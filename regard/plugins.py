@@ -7,7 +7,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from .config.registry import FAMILIES, TASKS, describe
+from .config.registry import FAMILIES, TASKS, describe_error
 from .errors import UserError
 from .processors.base import PROCESSORS
 from .processors.text.custom import CustomTokenizer
@@ -78,13 +78,13 @@ def load_plugin(source: str) -> None:
         sys.modules.pop(path.stem, None)
         if isinstance(error, UserError):
             raise
-        raise UserError(f"the plugin {source} cannot be loaded ({describe(error)}); correct it") from error
+        raise UserError(f"the plugin {source} cannot be loaded ({describe_error(error)}); correct it") from error
 
 
 def _refuse_shadowing(path: Path) -> None:
-    """Refuse a file that other code would import in place of the module that it wants."""
-    name, found = path.stem, PathFinder.find_spec(path.stem)
-    other = found is not None and found.origin is not None and Path(found.origin).resolve() != path.resolve()
+    """Refuse a file whose name shadows another module."""
+    name, spec = path.stem, PathFinder.find_spec(path.stem)
+    other = spec is not None and spec.origin is not None and Path(spec.origin).resolve() != path.resolve()
     if other or name in sys.stdlib_module_names:
         raise UserError(f"the plugin {path} has the name of an installed module, {name}; rename the file")
 
@@ -101,14 +101,16 @@ def _import(module: ModuleType | str) -> ModuleType:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the plugin module {module} cannot be imported ({describe(error)}); correct it") from error
+        raise UserError(
+            f"the plugin module {module} cannot be imported ({describe_error(error)}); correct it"
+        ) from error
 
 
-def _require(module: ModuleType, kind: str, parts: dict[str, str]) -> None:
-    for name, what in parts.items():
+def _require(module: ModuleType, noun: str, parts: dict[str, str]) -> None:
+    for name, description in parts.items():
         if not hasattr(module, name):
-            raise UserError(f"the {kind} module {module.__name__} has no {name}: {what}; see docs/extend.md")
-    if kind == "family" and "tiny" not in module.SIZES:
+            raise UserError(f"the {noun} module {module.__name__} has no {name}: {description}; see docs/extend.md")
+    if noun == "family" and "tiny" not in module.SIZES:
         raise UserError(f"SIZES of the family module {module.__name__} has no size tiny, which its tests use; add it")
 
 

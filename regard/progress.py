@@ -1,6 +1,6 @@
-"""Progress of long work other than training: code that loops reports it, and the command line shows it.
+"""Progress of long loops other than training: code reports it by `track`, and the command line shows it.
 
-Without `shown_progress` nothing is shown. Work that ends within PATIENCE seconds shows nothing either.
+Only inside `show_progress`, and only after PATIENCE seconds, is anything shown.
 """
 
 import shutil
@@ -18,7 +18,7 @@ CLEAR = "\r\x1b[K"  # go to the beginning of the line and erase it
 
 
 class Meter:
-    """Shows how far one kind of work is: a line that changes on a terminal, plain lines elsewhere."""
+    """Shows the progress of a loop: a line that changes on a terminal, plain lines elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.terminal, self.busy = stream, stream.isatty(), False
@@ -26,7 +26,7 @@ class Meter:
         self.shown = False
 
     def start(self) -> None:
-        """Begin another kind of work."""
+        """Begin another loop."""
         self.busy, self.began = True, time.monotonic()
         self.last = self.began - PAUSES[self.terminal]
 
@@ -35,9 +35,9 @@ class Meter:
         now = time.monotonic()
         if now - self.began < PATIENCE or now - self.last < PAUSES[self.terminal]:
             return
-        self.last, of = now, f"/{total:,}" if total else ""
-        left = (now - self.began) * (total - done) / done if total and done else None
-        text = f"{what} {done:,}{of}" + (f"  {_duration(left)} left" if left is not None else "")
+        self.last, out_of = now, f"/{total:,}" if total else ""
+        remaining = (now - self.began) * (total - done) / done if total and done else None
+        text = f"{what} {done:,}{out_of}" + (f"  {_duration(remaining)} left" if remaining is not None else "")
         if self.terminal:
             self.stream.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
         else:
@@ -57,8 +57,8 @@ METER: ContextVar[Meter | None] = ContextVar("regard_meter", default=None)
 
 
 @contextmanager
-def shown_progress(quiet: bool = False, stream: TextIO | None = None) -> Iterator[None]:
-    """In this context, stderr (or `stream`) shows the progress of what loops with `track`; nothing if `quiet`."""
+def show_progress(quiet: bool = False, stream: TextIO | None = None) -> Iterator[None]:
+    """In this context, stderr (or `stream`) shows the progress of `track`; nothing if `quiet`."""
     token = METER.set(None if quiet else Meter(stream or sys.stderr))
     try:
         yield
@@ -69,9 +69,9 @@ def shown_progress(quiet: bool = False, stream: TextIO | None = None) -> Iterato
 def track(
     entries: Iterable[Entry], what: str, total: int | None = None, size: Callable[[Entry], int] = lambda entry: 1
 ) -> Iterator[Entry]:
-    """Yield the entries and report how many are done; `size` counts what is in one, such as the texts of a batch.
+    """Yield the entries and report the number done; `size` counts the items of an entry, such as texts of a batch.
 
-    Inside another loop that reports, this one does not.
+    A loop inside another tracked loop is not reported.
     """
     meter = METER.get()
     if meter is None or meter.busy:
@@ -88,8 +88,8 @@ def track(
         meter.finish()
 
 
-def stage(what: str) -> None:
-    """Report that another part of long work begins, which cannot be counted; nothing if all of it is quick."""
+def report_stage(what: str) -> None:
+    """Report the beginning of a stage that cannot be counted; nothing within PATIENCE seconds."""
     meter = METER.get()
     if meter is not None and not meter.busy and time.monotonic() - meter.began >= PATIENCE:
         meter.stream.write(f"regard: {what}\n")

@@ -51,15 +51,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise UserError(f"all {len(labels)} texts have the same label; a classifier needs at least two")
         named = {"model.size": self.size, "train.lr": self.lr, "train.steps": self.steps, "train.epochs": self.epochs}
-        given = {key: value for key, value in named.items() if value is not None}
-        changes = {"train.tensorboard": False, "train.seed": self.seed, **given, **(self.settings or {})}
+        changed = {key: value for key, value in named.items() if value is not None}
+        changes = {"train.tensorboard": False, "train.seed": self.seed, **changed, **(self.settings or {})}
         examples = [(text, _name(number)) for text, number in zip(texts, numbers.tolist(), strict=True)]
         with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-            found: Any = train(self.recipe, changes, out=Path(folder) / "run", data={"train": examples})
-        if found is None:
+            predictor: Any = train(self.recipe, changes, out=Path(folder) / "run", data={"train": examples})
+        if predictor is None:
             raise KeyboardInterrupt
-        found.folder_of_run = None
-        self.predictor_: ClassifyPredictor = found
+        predictor.folder_of_run = None
+        self.predictor_: ClassifyPredictor = predictor
         return self
 
     def predict_proba(self, X: Iterable[str]) -> np.ndarray:
@@ -74,8 +74,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Iterable[str]) -> np.ndarray:
         """The likeliest label of every text."""
         probabilities = self.predict_proba(X)
-        found: np.ndarray = self.classes_[probabilities.argmax(1)]
-        return found
+        labels: np.ndarray = self.classes_[probabilities.argmax(1)]
+        return labels
 
 
 def _name(number: int) -> str:

@@ -1,4 +1,7 @@
-"""The command line: `app` has the verbs, `runner` exit codes and error messages, `io` input and output of lines."""
+"""The command line: `app` has the verbs, `runner` exit codes and errors, `inputs` and `io` what is read and printed.
+
+A verb parses, calls one function and prints. What Python users and a server need too belongs below.
+"""
 
 from .app import main
 

@@ -19,13 +19,18 @@ def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool)
         raise UserError(f"align-audio is for runs of the task transcribe, and this one is of {predictor.run.task}")
     pairs = list(_pairs(predictor, name, text))
     for place, sound, words in pairs:
-        found = predictor.align(sound, words)
+        transcript = predictor.align(sound, words)
         if as_json:
-            record = {"path": place, "text": words, "score": found.score, "words": [x._asdict() for x in found.words]}
+            record = {
+                "path": place,
+                "text": words,
+                "score": transcript.score,
+                "words": [word._asdict() for word in transcript.words],
+            }
             print(json_line(record))
         else:
             path = f"{place}\t" if len(pairs) > 1 else ""
-            sys.stdout.writelines(f"{path}{start:.3f}\t{end:.3f}\t{word}\n" for word, start, end in found.words)
+            sys.stdout.writelines(f"{path}{start:.3f}\t{end:.3f}\t{word}\n" for word, start, end in transcript.words)
         sys.stdout.flush()
 
 
@@ -85,16 +90,16 @@ def _read_gold(name: str | None) -> Iterator[tuple[Links, Links]]:
 
 
 def _print_each(
-    found: Iterable[Links], gold: Iterator[tuple[Links, Links]], name: str | None
+    alignments: Iterable[Links], gold: Iterator[tuple[Links, Links]], name: str | None
 ) -> Iterator[tuple[Links, Links, Links]]:
     """Print the links, and yield them with those of the file of this name."""
     count = 0
-    for count, links in enumerate(found, 1):
+    for count, links in enumerate(alignments, 1):
         print(format_pharaoh(links))
         if name is not None:
-            if (wanted := next(gold, None)) is None:
+            if (gold_links := next(gold, None)) is None:
                 raise UserError(f"{name} has {count - 1} lines and there are more sentence pairs; give a line for each")
-            yield links, *wanted
+            yield links, *gold_links
     if next(gold, None) is not None:
         raise UserError(f"{name} has more lines than the {count} sentence pairs; give a line for each")
 

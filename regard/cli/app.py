@@ -10,6 +10,7 @@ import typer
 from ..errors import UserError
 from ..files import check_picture_path, json_line
 from ..progress import track
+from ..threads import wait_passively
 from .arguments import QUIET, add_options, parse_settings, split_arguments
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
@@ -112,10 +113,10 @@ def train(
     from .. import api
     from ..runs import stages
 
-    given = list(settings or [])
+    arguments = list(settings or [])
     if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out
-        given, recipe = [recipe, *given], None
-    changes = parse_settings(given)
+        arguments, recipe = [recipe, *arguments], None
+    changes = parse_settings(arguments)
     if recipe is None and (show or dry or explain or not resume):
         raise UserError("missing argument 'RECIPE'; `regard train --help` shows what is expected")
     if explain:
@@ -127,8 +128,10 @@ def train(
         if show:
             print(stages.show(recipe or "", changes, out))
             return
-        shown = not QUIET.get()
-        exit_if_stopped(stages.run_stages(recipe, changes, out=out, resume=resume, report=print_fact, progress=shown))
+        progress = not QUIET.get()
+        exit_if_stopped(
+            stages.run_stages(recipe, changes, out=out, resume=resume, report=print_fact, progress=progress)
+        )
     elif show:
         print(api.show(recipe or "", changes))
     elif dry:
@@ -170,26 +173,26 @@ def evaluate(
     from ..config.run import parse_data_files
     from .embeddings import save_confusion
 
-    changes, others = split_arguments(arguments or [])
-    chosen = None if data is None else parse_data_files(data)
-    if chosen is None and not tune:
-        check_test_data([run, *others])
-    if others and mute:
+    changes, other_runs = split_arguments(arguments or [])
+    files = None if data is None else parse_data_files(data)
+    if files is None and not tune:
+        check_test_data([run, *other_runs])
+    if other_runs and mute:
         raise UserError("--mute works with one run, but several are compared; evaluate each alone")
-    if others and tune:
+    if other_runs and tune:
         raise UserError("--tune works with one run, but several are compared; name the tuned runs instead")
-    if others and out is not None:
+    if other_runs and out is not None:
         raise UserError("--out draws the confusion matrix of one run, but several are compared; leave it out")
     if out is not None:
         check_picture_path(out)
-    if others:
+    if other_runs:
         with printed_facts():
-            comparison = api.compare([run, *others], changes, chosen)
+            comparison = api.compare([run, *other_runs], changes, files)
         print_comparison(comparison, as_json)
         return
     predictor = load_predictor(run, changes, tune, force, mute)
     with printed_facts():
-        metrics = predictor.evaluate(chosen)
+        metrics = predictor.evaluate(files)
     if as_json:
         print(json_line(metrics))
     else:
@@ -240,9 +243,9 @@ def predict(
     check_files(files)
     check_files([] if similar is None else [similar])
     predictor = load_with_top(run, changes, top, tune, force, mute)
-    reader = InputReader(predictor, changes, whole=details or predictor.output is not None)
+    reader = InputReader(predictor, changes, all_fields=details or predictor.output is not None)
     if embed or similar is not None:
-        ranked = None if similar is None else [each for other in reader.items([similar]) for each in other.entries]
+        ranked = None if similar is None else [entry for source in reader.items([similar]) for entry in source.entries]
         print_embeddings(predictor, reader.items(files), ranked)
     elif coco is not None or draw is not None:
         save_detections(predictor, reader.items(files), "decode.threshold" in changes, coco, draw)
@@ -277,7 +280,7 @@ def score(
         raise UserError("score reads texts, and this run reads other files; score them in Python: regard.load(…).score")
     for chunk in track(chunks(InputReader(predictor, changes).examples(files)), "scored", size=len):
         columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
-        count = predictor.item_columns
+        count = predictor.columns
         texts = columns[0] if count == 1 else [*zip(*columns[:count], strict=True)]
         values = predictor.score(texts, columns[count] if len(columns) > count else None, details)
         if details:
@@ -351,4 +354,5 @@ def list_all(as_json: AsJson = False) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    wait_passively()
     return run_app(app, "regard", sys.argv[1:] if arguments is None else arguments)

@@ -15,8 +15,8 @@ AFTER_DASHES: ContextVar[int] = ContextVar("AFTER_DASHES", default=0)  # how man
 def take_quiet(arguments: list[str]) -> list[str]:
     """The arguments without --quiet, which may stand anywhere before `--`; it holds for the whole command."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    QUIET.set(any(each in ("--quiet", "-q") for each in arguments[:end]))
-    return [each for each in arguments[:end] if each not in ("--quiet", "-q")] + arguments[end:]
+    QUIET.set(any(argument in ("--quiet", "-q") for argument in arguments[:end]))
+    return [argument for argument in arguments[:end] if argument not in ("--quiet", "-q")] + arguments[end:]
 
 
 def parse_settings(arguments: list[str]) -> dict[str, str]:
@@ -36,9 +36,9 @@ def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
 
     changes: dict[str, str] = {}
     others = []
-    for left, argument in zip(range(len(arguments), 0, -1), arguments, strict=True):
+    for remaining, argument in zip(range(len(arguments), 0, -1), arguments, strict=True):
         key, equals, value = argument.partition("=")
-        if not equals or not KEY.fullmatch(key) or left <= AFTER_DASHES.get():
+        if not equals or not KEY.fullmatch(key) or remaining <= AFTER_DASHES.get():
             others.append(argument)
         elif key.partition(".")[0] in Run.model_fields:
             changes[key] = value
@@ -63,5 +63,5 @@ def _hint(key: str) -> str:
     sections = [(name, getattr(task_settings(task), name)) for task in TASKS for name in ("decode", "eval", "data")]
     keys = [f"{name}.{setting}" for name, section in sections for setting in settings_of(section)]
     near = [name for name in keys if name.endswith(f".{key}")]
-    near = near or difflib.get_close_matches(key, [*keys, "device", "precision"], n=1)
+    near = near or difflib.get_close_matches(key, [*keys, "device", "threads", "precision"], n=1)
     return f" (did you mean {near[0]}?)" if near else ""

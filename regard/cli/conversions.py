@@ -1,4 +1,4 @@
-"""The verbs that make something of a run: another format, a run with fewer heads, the translations of its data."""
+"""The commands that derive something from a run: another format, a run with fewer heads, translations of its data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,8 +25,8 @@ def convert(
     from .. import api
     from ..config.run import parse_data_files
 
-    chosen = None if data is None else parse_data_files(data)
-    report = api.convert(run, out=out, to=to, average=average, precision=precision, data=chosen, merge=merge)
+    files = None if data is None else parse_data_files(data)
+    report = api.convert(run, out=out, to=to, average=average, precision=precision, data=files, merge=merge)
     print(json_line(report) if as_json else "\n".join(f"{name} {value}" for name, value in report.items()))
 
 
@@ -62,6 +62,6 @@ def distill(
     from .. import api
     from ..config.run import parse_data_files
 
-    chosen = None if data is None else parse_data_files(data)
-    count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, splice=splice, report=print_fact)
+    files = None if data is None else parse_data_files(data)
+    count = api.distill(run, parse_settings(settings or []), out=out, data=files, splice=splice, report=print_fact)
     print(f"lines {count}")

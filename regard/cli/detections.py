@@ -3,20 +3,18 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import atomic_write, json_line
-from .files import answers, free_name
+from ..formats.coco_results import Row, coco_results
+from .files import file_results, free_name
 from .inputs import InputFile
 
 if TYPE_CHECKING:
     from ..tasks.detect.task import DetectPredictor
     from ..tasks.requests import DetectResult
-
-Row: TypeAlias = tuple[str, "DetectResult"]  # the name of an image, and its objects
-FIRST = "test", "valid", "train"  # splits whose annotations may know the ids of images
 
 
 def check_outputs(coco: Path | None, draw: Path | None) -> None:
@@ -38,52 +36,22 @@ def save_detections(
         raise UserError(f"--coco and --draw are for runs of the task detect, and this one is of {predictor.run.task}")
     threshold = predictor.run.decode.threshold
     if coco is not None and not threshold_given:
-        every = predictor.run.decode.model_copy(update={"threshold": 0.0})
-        predictor.run = predictor.run.model_copy(update={"decode": every})
+        decode = predictor.run.decode.model_copy(update={"threshold": 0.0})
+        predictor.run = predictor.run.model_copy(update={"decode": decode})
     rows, names = list[Row](), set[str]()
-    for entry, request, result in answers(predictor, sources):
+    for entry, request, result in file_results(predictor, sources):
         if isinstance(result, UserError):
             print(f"regard: {result}", file=sys.stderr)
             print(json_line({"path": entry.name, "error": str(result)}), flush=True)
             continue
         rows.append((entry.name, result))
-        shown = replace(result, objects=tuple(each for each in result.objects if each.score >= threshold))
-        print(json_line({"path": entry.name, **predictor.record(request, shown)}), flush=True)
+        visible = replace(result, objects=tuple(detected for detected in result.objects if detected.score >= threshold))
+        print(json_line({"path": entry.name, **predictor.record(request, visible)}), flush=True)
         if draw is not None:
-            _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, shown, predictor)
+            _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, visible, predictor)
     if coco is not None:
         with atomic_write(coco) as draft:
-            draft.write_text(json_line(coco_results(rows, predictor)) + "\n", encoding="utf-8")
-
-
-def coco_results(rows: Iterable[Row], predictor: "DetectPredictor") -> list[dict[str, Any]]:
-    """The objects as COCO's result array: x, y, width, height in pixels."""
-    rows = list(rows)
-    ids, categories = image_ids([name for name, _ in rows], predictor.run.data), predictor.boxes.categories
-    found = []
-    for number, (_, result) in zip(ids, rows, strict=True):
-        for label, score, (left, top, right, bottom) in result.objects:
-            place = predictor.labels.ids[label]
-            category = categories[place] if categories else place
-            box = [left, top, right - left, bottom - top]
-            found.append({"image_id": number, "category_id": category, "bbox": box, "score": score})
-    return found
-
-
-def image_ids(names: list[str], data: Any) -> list[int]:
-    """The ids of images: of the run's annotations, the numbers that are their names, or their order from 1."""
-    from ..data.sources.annotations import image_numbers
-
-    bases = [PurePosixPath(name).name for name in names]
-    for split in FIRST:
-        known = image_numbers(getattr(data, split))
-        if bases and all(base in known for base in bases):
-            return [known[base] for base in bases]
-    stems = [PurePosixPath(base).stem for base in bases]
-    if all(stem.isdecimal() for stem in stems) and len({*map(int, stems)}) == len(stems):
-        return [int(stem) for stem in stems]
-    print("regard: no annotation knows these images; their ids are their order from 1 (--coco)", file=sys.stderr)
-    return list(range(1, len(names) + 1))
+            draft.write_text(json_line(coco_results(rows, predictor, _report)) + "\n", encoding="utf-8")
 
 
 def _save_drawing(path: Path, raw: Any, result: "DetectResult", predictor: "DetectPredictor") -> None:
@@ -94,3 +62,7 @@ def _save_drawing(path: Path, raw: Any, result: "DetectResult", predictor: "Dete
     with atomic_write(path) as draft:
         drawn = draw_objects(load_image(raw), result.objects, predictor.labels.names)
         drawn.save(draft, "PNG")
+
+
+def _report(line: str) -> None:
+    print(f"regard: {line}", file=sys.stderr)

@@ -25,7 +25,7 @@ def print_embeddings(predictor: object, sources: Iterable[InputFile], others: li
         raise UserError(
             "this model has no embeddings; --embed and --similar are for BERT, ViT and CLIP runs and folders"
         )
-    vectors: Tensor | list[str] = predictor.embed([each.item for each in others], normalize=True) if others else []
+    vectors: Tensor | list[str] = predictor.embed([entry.item for entry in others], normalize=True) if others else []
     for chunk in chunks(sources):
         rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)
         sys.stdout.writelines(one_line(row) + "\n" for row in rows)
@@ -40,11 +40,11 @@ def _vectors(predictor: "Embedding", chunk: list[Entry]) -> Iterator[str]:
 def _ranking(
     predictor: "Embedding", chunk: list[Entry], others: list[Entry], vectors: "Tensor | list[str]"
 ) -> Iterator[list[str]]:
-    for entry, ranked in zip(chunk, predictor.similar([each.item for each in chunk], vectors), strict=True):
-        yield from ([_shown(entry), f"{cosine:.4f}", _shown(others[index])] for index, cosine in ranked)
+    for entry, ranked in zip(chunk, predictor.similar([query.item for query in chunk], vectors), strict=True):
+        yield from ([_display_text(entry), f"{cosine:.4f}", _display_text(others[index])] for index, cosine in ranked)
 
 
-def _shown(entry: Entry) -> str:
+def _display_text(entry: Entry) -> str:
     """The name of a file, or the text itself."""
     return entry.name or str(entry.item)
 

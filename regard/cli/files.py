@@ -20,7 +20,7 @@ def print_files(predictor: Any, sources: Iterable[InputFile], details: bool) -> 
     A file that cannot be read ends the work after the lines before it; with data.invalid=skip it is reported.
     """
     skipped = 0
-    for entry, request, result in answers(predictor, sources, details):
+    for entry, request, result in file_results(predictor, sources, details):
         if isinstance(result, UserError):
             skipped += 1
             print(f"regard: {result}", file=sys.stderr)
@@ -34,25 +34,29 @@ def print_files(predictor: Any, sources: Iterable[InputFile], details: bool) -> 
     print_skipped(skipped)
 
 
-def answers(predictor: Any, sources: Iterable[InputFile], details: bool = False) -> Iterator[tuple[Entry, Any, Any]]:
+def file_results(
+    predictor: Any, sources: Iterable[InputFile], details: bool = False
+) -> Iterator[tuple[Entry, Any, Any]]:
     """Every file with its request and its result; the result of a file that is skipped is its error."""
     skip = predictor.run.data.invalid == "skip"
     for chunk in chunks(sources, predictor.run.decode.batch):
         requests = predictor.requests([entry.item for entry in chunk], details)
         try:
-            with shown_progress(predictor):
+            with recording_progress(predictor):
                 results = predictor.predict_requests(requests)
-        except UserError:  # find the file, and answer those before it
-            results = (_alone(predictor, entry, request, skip) for entry, request in zip(chunk, requests, strict=True))
+        except UserError:  # find the file, and predict those before it
+            results = (
+                _predict_one(predictor, entry, request, skip) for entry, request in zip(chunk, requests, strict=True)
+            )
         for entry, request, result in zip(chunk, requests, results, strict=True):
             for notice in getattr(result, "notices", ()):
                 warnings.warn(f"{entry.name}: {notice}", stacklevel=2)
             yield entry, request, result
 
 
-def _alone(predictor: Any, entry: Entry, request: Any, skip: bool) -> Any:
+def _predict_one(predictor: Any, entry: Entry, request: Any, skip: bool) -> Any:
     try:
-        with shown_progress(predictor):
+        with recording_progress(predictor):
             (result,) = predictor.predict_requests([request])
     except UserError as error:
         named = error if entry.name in str(error) else UserError(f"{entry.name}: {error}")
@@ -69,13 +73,13 @@ def print_skipped(count: int) -> None:
         print(f"regard: {count:,} {noun} cannot be read (data.invalid=skip)", file=sys.stderr)
 
 
-def free_name(name: str, taken: set[str], suffix: str) -> str:
-    """The name of the output for a file, which is added to `taken`; files of equal names get numbers."""
+def free_name(name: str, used: set[str], suffix: str) -> str:
+    """The name of the output for a file, which is added to `used`; files of equal names get numbers."""
     stem, number = PurePosixPath(name).stem, 1
-    while (found := f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}") in taken:
+    while (candidate := f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}") in used:
         number += 1
-    taken.add(found)
-    return found
+    used.add(candidate)
+    return candidate
 
 
 PAUSE = 0.2  # seconds between updates
@@ -90,13 +94,13 @@ class RecordingProgress:
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.last = stream, 0.0
 
-    def show(self, name: str, done: float, whole: float) -> None:
-        """Nothing if the recording is complete: short ones are, after their only window."""
+    def show(self, name: str, position: float, total: float) -> None:
+        """Show the position, unless the recording is complete, as short ones are after their only window."""
         from ..training.progress import format_duration
 
-        if done >= whole or time.monotonic() - self.last < PAUSE:
+        if position >= total or time.monotonic() - self.last < PAUSE:
             return
-        text = f"{name}  {format_duration(done)} of {format_duration(whole)}"
+        text = f"{name}  {format_duration(position)} of {format_duration(total)}"
         width = shutil.get_terminal_size().columns - 1
         self.stream.write(f"{CLEAR}{text[-width:]}")
         self.stream.flush()
@@ -109,19 +113,19 @@ class RecordingProgress:
 
 
 @contextmanager
-def shown_progress(predictor: Any) -> Iterator[None]:
+def recording_progress(predictor: Any) -> Iterator[None]:
     """In this context, stderr shows the position in recordings if it is a terminal."""
-    own = getattr(predictor, "predictors", {"": predictor})  # of several tuned runs
-    reporting = [each for each in own.values() if hasattr(each, "on_progress")]
+    predictors = getattr(predictor, "predictors", {"": predictor})  # of several tuned runs
+    reporting = [reporter for reporter in predictors.values() if hasattr(reporter, "on_progress")]
     if not reporting or not sys.stderr.isatty():
         yield
         return
     progress = RecordingProgress(sys.stderr)
-    for each in reporting:
-        each.on_progress = progress.show
+    for reporter in reporting:
+        reporter.on_progress = progress.show
     try:
         yield
     finally:
-        for each in reporting:
-            each.on_progress = None
+        for reporter in reporting:
+            reporter.on_progress = None
         progress.clear()

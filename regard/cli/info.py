@@ -1,4 +1,4 @@
-"""What a run folder holds, and lists and explanations of recipes, families and settings."""
+"""Descriptions of run folders, and lists and explanations of recipes, families and settings."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     data = config.get("data") or {}
     facts["data"] = {name: data[name] for name in ("train", "valid", "test") if data.get(name)} or None
     facts |= {"start": start.get("folder"), "tuning": None if not config.get("tune") else config["tune"]["kind"]}
-    facts["processors"] = {field: each["kind"] for field, each in about["processors"].items()}
+    facts["processors"] = {field: entry["kind"] for field, entry in about["processors"].items()}
     facts |= _history(folder) | {"weights": about.get("weights"), "versions": about.get("versions")}
     files = [path for path in folder.rglob("*") if path.is_file()]
     return facts | {"bytes": sum(path.stat().st_size for path in files), "format": about["format"]}
@@ -46,11 +46,11 @@ def _history(folder: Path) -> dict[str, Any]:
     from ..training.progress import read_records
 
     records = read_records(folder / "metrics.jsonl")
-    evaluated = [each for each in records if each.get("event") == "valid"]
-    ended = [each for each in records if each.get("event") == "end"]
-    last = {} if not evaluated else {name: each for name, each in evaluated[-1].items() if name != "event"}
+    evaluated = [record for record in records if record.get("event") == "valid"]
+    ended = [record for record in records if record.get("event") == "end"]
+    last = {} if not evaluated else {name: value for name, value in evaluated[-1].items() if name != "event"}
     return {
-        "steps": max((each["step"] for each in records), default=0),
+        "steps": max((record["step"] for record in records), default=0),
         "status": ended[-1]["status"] if ended else None,
         "seconds": ended[-1]["seconds"] if ended else None,
         "metrics": last or None,
@@ -90,8 +90,8 @@ def print_lists(as_json: bool) -> None:
     for name, header in recipes.items():
         print(f"  {name}  {header}")
     print("families")
-    for name, own in sizes.items():
-        print(f"  {name}  sizes: {', '.join(own)}")
+    for name, family_sizes in sizes.items():
+        print(f"  {name}  sizes: {', '.join(family_sizes)}")
 
 
 def print_explanation(recipe: str, changes: dict[str, str], key: str, as_json: bool) -> None:

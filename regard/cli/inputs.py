@@ -1,4 +1,4 @@
-"""What the verbs read: tables by their columns, as training does; other files and stdin as lines."""
+"""The inputs of commands: tables are read by their columns, as in training; other files and stdin as lines."""
 
 import shutil
 import sys
@@ -24,9 +24,9 @@ CHUNK = 1000  # records that are read, processed and printed at a time
 
 
 class Entry(NamedTuple):
-    """One record to answer."""
+    """One record to predict or to score."""
 
-    item: Any  # what `predict` takes; for `score` the sides
+    item: Any  # the argument of `predict`; for `score` the fields of an example
     record: Record | None = None  # all its fields; None for a plain line
     name: str = ""  # of an item that is a file
 
@@ -71,47 +71,49 @@ def check_files(names: Sequence[str]) -> None:
 class InputReader:
     """Opens the inputs of a predictor. Settings of the command line win over those of its run."""
 
-    def __init__(self, predictor: "AnyPredictor", changes: dict[str, str], whole: bool = False) -> None:
-        """`whole` asks for all fields of every record."""
-        self.predictor, self.changes, self.whole = predictor, changes, whole
+    def __init__(self, predictor: "AnyPredictor", changes: dict[str, str], all_fields: bool = False) -> None:
+        """`all_fields` keeps all fields of every record."""
+        self.predictor, self.changes, self.all_fields = predictor, changes, all_fields
         self.invalid = changes.get("data.invalid", "refuse")
         self.folders: list[tempfile.TemporaryDirectory[str]] = []  # they live as long as this object
 
     def items(self, names: Sequence[str]) -> list[InputFile]:
-        """What `predict` takes: files, for a predictor whose items are files; else the texts in files or stdin."""
+        """The items of `predict`: files, for a predictor of files; otherwise the texts in files or stdin."""
         from ..tasks.predictor import FileItems, LineItems
 
         if not isinstance(self.predictor, FileItems):
             return self.texts(names)
         if not names and isinstance(self.predictor, LineItems):
-            lines, make = open_lines("-"), self.predictor.text_item
+            lines, make_item = open_lines("-"), self.predictor.text_item
             numbered = enumerate(decode_lines(lines, "stdin"), 1)
-            return [InputFile((Entry(make(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)]
-        given: Iterable[str] = names or decode_lines(open_lines("-"), "stdin")  # a name on each line
-        return [InputFile(entries) for entries in map(self._file_items, given)]
+            return [
+                InputFile((Entry(make_item(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)
+            ]
+        paths: Iterable[str] = names or decode_lines(open_lines("-"), "stdin")  # a name on each line
+        return [InputFile(entries) for entries in map(self._file_items, paths)]
 
     def _file_items(self, name: str) -> Iterator[Entry]:
         check_files([name])
-        found: Any = self.predictor
-        return (Entry(item, name=place) for place, item in found.open_items(name))
+        predictor: Any = self.predictor
+        return (Entry(item, name=place) for place, item in predictor.open_items(name))
 
     def texts(self, names: Sequence[str]) -> list[InputFile]:
         """The texts of files, or of stdin."""
         rule = self.predictor.input_rule()
         if "data.columns" in self.changes:
-            rule = replace(rule, asked=self.predictor.run.data.columns)
+            rule = replace(rule, columns=self.predictor.run.data.columns)
         names = names or ["-"]
         prefixes = self._prefixes(names)
         return [self._texts(name, rule, prefix) for name, prefix in zip(names, prefixes, strict=True)]
 
     def examples(self, names: Sequence[str]) -> list[InputFile]:
         """The examples to score: texts, or texts with their targets."""
-        sides, names = self.predictor.sides, names or ["-"]
-        rule, tables = self.predictor.column_rule(sides), [self._is_table(name) for name in names]
-        if sides == 1 or tables == [True] or names == ["-"]:
-            each = zip(names, tables, self._prefixes(names), strict=True)
+        fields, names = self.predictor.fields, names or ["-"]
+        rule, tables = self.predictor.column_rule(fields), [self._is_table(name) for name in names]
+        if fields == 1 or tables == [True] or names == ["-"]:
+            inputs = zip(names, tables, self._prefixes(names), strict=True)
             return [
-                self._rows(name, rule, prefix) if table else self._lines(name, rule) for name, table, prefix in each
+                self._rows(name, rule, prefix) if table else self._lines(name, rule) for name, table, prefix in inputs
             ]
         if any(tables):
             table = names[tables.index(True)]
@@ -135,45 +137,47 @@ class InputReader:
         from ..data.files.open import plain_suffix
         from ..data.tables.open import SUFFIXES
 
-        own = str(getattr(self.predictor.run.data, "format", "auto"))
-        if "data.format" in self.changes and own != "auto":
-            return own
-        return "text" if name == "-" else SUFFIXES.get(plain_suffix(name), own)
+        default = str(getattr(self.predictor.run.data, "format", "auto"))
+        if "data.format" in self.changes and default != "auto":
+            return default
+        return "text" if name == "-" else SUFFIXES.get(plain_suffix(name), default)
 
     def _texts(self, name: str, rule: "ColumnRule", prefix: str) -> InputFile:
         if self._is_table(name):
             rows, take = self._records(name, rule), self._item
             return InputFile(Entry(prefix + row[0] if prefix else take(row), record) for row, record in rows)
-        lines, whole = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
-        items = self.predictor.items(self._watch_tabs(decode_lines(lines, _shown(name)), name))
-        if self.predictor.multiline or whole:
+        lines, plain = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
+        items = self.predictor.items(self._watch_tabs(decode_lines(lines, _display_name(name)), name))
+        if self.predictor.multiline or plain:
             return InputFile(map(Entry, items), lines.ready)
-        if self.predictor.item_columns > 1:
-            return self._lines(name, rule, self.predictor.item_columns)
+        if self.predictor.columns > 1:
+            return self._lines(name, rule, self.predictor.columns)
         if self.predictor.field is not None:
-            return InputFile((Entry(*each) for each in parse_records(items, self.predictor.field)), lines.ready)
-        parsed = parse_rows(items, _shown(name), self._by_name(rule, "jsonl"))
+            return InputFile((Entry(*record) for record in parse_records(items, self.predictor.field)), lines.ready)
+        parsed = parse_rows(items, _display_name(name), self._by_name(rule, "jsonl"))
         return InputFile((Entry(line if row is None else row[0], record) for line, row, record in parsed), lines.ready)
 
     def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> InputFile:
         rows = self._records(name, rule)
-        sides = self.predictor.sides
-        return InputFile(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
+        fields = self.predictor.fields
+        return InputFile(Entry((prefix + row[0], *row[1:fields])) for row, _ in rows)
 
     def _item(self, row: tuple[Any, ...]) -> Any:
-        """What `predict` takes: a text, or a pair of texts."""
-        return row[0] if self.predictor.item_columns == 1 else row[: self.predictor.item_columns]
+        """The item of `predict` in a row: a text, or a pair of texts."""
+        return row[0] if self.predictor.columns == 1 else row[: self.predictor.columns]
 
-    def _lines(self, name: str, rule: "ColumnRule", sides: int = 0) -> InputFile:
+    def _lines(self, name: str, rule: "ColumnRule", fields: int = 0) -> InputFile:
         """Lines to score: a text each, or a source, a tab and a target, or JSON records; or pairs of texts."""
-        lines, sides = open_lines(name), sides or self.predictor.sides
-        rows = parse_rows(decode_lines(lines, _shown(name)), _shown(name), self._by_name(rule, "jsonl"))
-        words = [role.name for role in self.predictor.roles[:sides]]
-        split: Any = split_at_tab if sides == 2 else lambda line, place: (line,)
-        if self.predictor.item_columns > 1:
-            split = partial(split_at_tabs, words=words)
+        lines, fields = open_lines(name), fields or self.predictor.fields
+        rows = parse_rows(decode_lines(lines, _display_name(name)), _display_name(name), self._by_name(rule, "jsonl"))
+        names = [role.name for role in self.predictor.roles[:fields]]
+        split: Any = split_at_tab if fields == 2 else lambda line, place: (line,)
+        if self.predictor.columns > 1:
+            split = partial(split_at_tabs, names=names)
         numbered = enumerate(rows, 1)
-        items = (split(line, f"{_shown(name)}:{n}") if row is None else row[:sides] for n, (line, row, _) in numbered)
+        items = (
+            split(line, f"{_display_name(name)}:{n}") if row is None else row[:fields] for n, (line, row, _) in numbered
+        )
         return InputFile(map(Entry, items), lines.ready)
 
     def _open_table(self, name: str, rule: "ColumnRule") -> "tuple[Table, list[int]]":
@@ -187,23 +191,23 @@ class InputReader:
         try:
             table = open_table([path], self._by_name(rule, self._format(name)), self._format(name), self.invalid)
         except UserError as error:
-            raise UserError(str(error).replace(path, _shown(name))) from error
+            raise UserError(str(error).replace(path, _display_name(name))) from error
         facts, statuses = table.facts(), table.statuses()
         if rule.labeled and rule.header == "auto" and len(examples := TableSource(table)):
             refuse_likely_header(examples, rule)
         if count := int((statuses == INVALID).sum()):
             facts.append(f"{count:,} records are not valid and get an empty answer (data.invalid=skip)")
         for fact in facts:
-            print(f"regard: {_shown(name)}: {fact}", file=sys.stderr)
+            print(f"regard: {_display_name(name)}: {fact}", file=sys.stderr)
         return table, statuses.tolist()
 
     def _by_name(self, rule: "ColumnRule", format: str) -> "ColumnRule":
-        """The rule for a table whose columns always have names: numbers from the run belong to a table without."""
-        numbers = format not in ("tsv", "csv") and all(each.isdecimal() for each in rule.asked)
-        return replace(rule, asked=()) if numbers and "data.columns" not in self.changes else rule
+        """The rule for a table whose columns have names: column numbers of the run are for tables without a header."""
+        numbers = format not in ("tsv", "csv") and all(column.isdecimal() for column in rule.columns)
+        return replace(rule, columns=()) if numbers and "data.columns" not in self.changes else rule
 
     def _records(self, name: str, rule: "ColumnRule") -> Iterator[tuple[tuple[Any, ...], Record | None]]:
-        """The sides of every record of a table; those of an invalid record are empty. It is opened and checked now."""
+        """The fields of every record of a table; those of an invalid record are empty. The table is checked at once."""
         from ..data.files.line_index import HEADER, INVALID
 
         table, statuses = self._open_table(name, rule)
@@ -212,18 +216,18 @@ class InputReader:
             (rule.blank if statuses[index] == INVALID else table.item(index), index)
             for index in range(first, len(statuses))
         )
-        return ((row, plain_record(table.record(index)) if self.whole else None) for row, index in rows)
+        return ((row, plain_record(table.record(index)) if self.all_fields else None) for row, index in rows)
 
     def _save_stdin(self) -> str:
-        """A file with what stdin has."""
+        """Copy stdin to a temporary file and return its path."""
         self.folders.append(tempfile.TemporaryDirectory())
-        place = Path(self.folders[-1].name) / "stdin"
-        with open(place, "wb") as file:
+        path = Path(self.folders[-1].name) / "stdin"
+        with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        return str(place)
+        return str(path)
 
     def _prefixes(self, names: Sequence[str]) -> Sequence[str]:
-        """What goes before the texts of each table, as in evaluation; lines have it already."""
+        """The prefix of the texts of each table, as in evaluation; lines already have it."""
         prefixes = getattr(self.predictor.run.data, "prefixes", ())
         tables = sum(map(self._is_table, names))
         if not prefixes or not tables:
@@ -242,7 +246,7 @@ class InputReader:
                 watching = False
                 if trained_on_table(self.predictor):
                     notice = "the lines contain tabs and are read whole; data.format=tsv reads columns"
-                    print(f"regard: {_shown(name)}: {notice}", file=sys.stderr)
+                    print(f"regard: {_display_name(name)}: {notice}", file=sys.stderr)
             yield line
 
 
@@ -276,8 +280,8 @@ def zip_lines(names: Sequence[str], sources: Iterator[str], targets: Iterator[st
     """Pairs of lines of two files, which must have equally many."""
     for number, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
-            more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
-            counts = (number, number + more) if source is None else (number + more, number)
+            remaining = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
+            counts = (number, number + remaining) if source is None else (number + remaining, number)
             raise UserError(f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}; expected equally many")
         yield source, target
 
@@ -290,13 +294,13 @@ def split_at_tab(line: str, place: str) -> tuple[str, str]:
     return cells[0], cells[1]
 
 
-def split_at_tabs(line: str, place: str, words: Sequence[str]) -> tuple[str, ...]:
-    """The cells of a line, one for each of these words."""
+def split_at_tabs(line: str, place: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a line, one for each of these names."""
     cells = line.split("\t")
-    if len(cells) != len(words):
-        raise UserError(f"{place} has {len(cells) - 1} tabs; expected {', '.join(words)} with tabs between")
+    if len(cells) != len(names):
+        raise UserError(f"{place} has {len(cells) - 1} tabs; expected {', '.join(names)} with tabs between")
     return tuple(cells)
 
 
-def _shown(name: str) -> str:
+def _display_name(name: str) -> str:
     return "stdin" if name == "-" else name

@@ -19,7 +19,7 @@ from .records import Record, merge_record
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
 
-Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, float]] | None  # a prediction
+Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, float]] | None  # a result
 
 
 # --- arguments and models --------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def load_with_top(
 
 
 def check_test_data(runs: list[str]) -> None:
-    """Only a run folder names its test data; for other models the task would fall back to embedded data."""
+    """Refuse models that are not run folders: they name no test data, and the task would use embedded data."""
     from ..formats.hub import parse_hub_name
     from ..formats.model_source import find_model
 
@@ -72,19 +72,24 @@ def check_test_data(runs: list[str]) -> None:
             raise UserError(f"{name} is not a run folder and names no test data; give some with --data")
 
 
-def check_exclusive(**given: bool) -> None:
+def check_exclusive(**options: bool) -> None:
     """Raise UserError if more than one of these options is given."""
-    names = [f"--{name}" for name, on in given.items() if on]
+    names = [f"--{name}" for name, on in options.items() if on]
     if len(names) > 1:
         raise UserError(f"{' and '.join(names)} cannot be combined; give one of them")
 
 
 def check_predict_options(
-    prompt: str | None, embed: bool, similar: str | None, labels: str | None, **others: object
+    prompt: str | None, embed: bool, similar: str | None, labels: str | None, **flags: object
 ) -> None:
-    """Refuse options of `predict` of which each asks for another output."""
-    given = {"prompt": prompt is not None, "embed": embed, "similar": similar is not None, "labels": labels is not None}
-    given |= {name: bool(value) for name, value in others.items()}
+    """Refuse options of `predict` that ask for different outputs."""
+    options = {
+        "prompt": prompt is not None,
+        "embed": embed,
+        "similar": similar is not None,
+        "labels": labels is not None,
+    }
+    options |= {name: bool(value) for name, value in flags.items()}
     for names in (
         "prompt embed similar out",
         "embed similar details out",
@@ -92,7 +97,7 @@ def check_predict_options(
         "coco out",
         "draw out",
     ):
-        check_exclusive(**{name: given[name] for name in names.split()})
+        check_exclusive(**{name: options[name] for name in names.split()})
 
 
 @contextmanager
@@ -135,7 +140,7 @@ class FactPrinter(logging.Handler):
 def one_line(text: Line) -> str:
     """A text on one line; several (decode.nbest, decode.top) separated by tabs, a label with its probability."""
     if isinstance(text, list):
-        return "\t".join(one_line(each).replace("\t", " ") for each in text)
+        return "\t".join(one_line(item).replace("\t", " ") for item in text)
     if isinstance(text, float) or text is None:  # the number of a regressor; an empty text has none
         return "" if text is None else f"{text:.7g}"
     if isinstance(text, tuple):
@@ -150,7 +155,7 @@ def print_records(records: Iterable[object]) -> None:
 
 
 def print_predictions(predictor: "AnyPredictor", sources: Iterable[InputFile], details: bool) -> None:
-    """Print the answer to every record: as JSON if `details` or if the predictor answers records so, else as a line."""
+    """Print the result of every record: as JSON if `details` is set or the predictor prints records, else as a line."""
     from ..tasks.predictor import FileItems
     from .files import print_files
 
@@ -158,27 +163,27 @@ def print_predictions(predictor: "AnyPredictor", sources: Iterable[InputFile], d
         print_files(predictor, sources, details or predictor.prints_records)
         return
     for chunk in track(chunks(sources), "predicted", size=len):
-        predictions = predictor.predict([entry.item for entry in chunk], details)
-        for entry, prediction in zip(chunk, predictions, strict=True):
+        results = predictor.predict([entry.item for entry in chunk], details)
+        for entry, result in zip(chunk, results, strict=True):
             if details and entry.record is not None:
-                print(json_line(merge_record(entry.record, plain_fields(prediction))))
+                print(json_line(merge_record(entry.record, plain_fields(result))))
             elif details:
-                print(json_line(plain_fields(prediction)))
+                print(json_line(plain_fields(result)))
             elif entry.record is not None and predictor.output is not None:
-                print(json_line(result_record(predictor, entry.record, prediction)))
+                print(json_line(result_record(predictor, entry.record, result)))
             else:
-                sys.stdout.write((prediction if predictor.multiline else one_line(prediction)) + "\n")
+                sys.stdout.write((result if predictor.multiline else one_line(result)) + "\n")
         sys.stdout.flush()
 
 
-def result_record(predictor: "AnyPredictor", record: Record, prediction: Line) -> Record:
-    """The record with its answer: in the column of the target if it has one, such as `tags`, else in a new field."""
+def result_record(predictor: "AnyPredictor", record: Record, result: Line) -> Record:
+    """The record with its result: in the column of the target if it has one, such as `tags`, else in a new field."""
     assert predictor.output is not None
     lower = [name.lower() for name in record]
-    found = [place for role in predictor.roles[1:] for place in role.find(lower, ())]
-    if found:
-        return record | {list(record)[found[0]]: prediction}
-    return merge_record(record, {predictor.output: prediction})
+    places = [place for role in predictor.roles[1:] for place in role.find(lower, ())]
+    if places:
+        return record | {list(record)[places[0]]: result}
+    return merge_record(record, {predictor.output: result})
 
 
 def plain_fields(record: object) -> Record:
@@ -202,12 +207,12 @@ def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) ->
     else:
         if sys.stderr.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
-        with warnings.catch_warnings(record=True) as late:  # print warnings below the text, not inside it
+        with warnings.catch_warnings(record=True) as delayed:  # print warnings below the text, not inside it
             for part in predictor.stream(prompt):
                 print(part, end="", flush=True)
         print(flush=True)
-        for each in late:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        for warning in delayed:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def print_metrics(metrics: Record) -> None:
@@ -230,7 +235,7 @@ def print_comparison(comparison: Record, as_json: bool) -> None:
     print(f"paired bootstrap against {systems[0]['run']}")
     for name, signature in comparison["signatures"].items():
         for system in systems:
-            one = system["bootstrap"][name]
-            p = "" if one["p"] is None else f"  p {one['p']:.4f}"
-            print(f"{name} {one['score']:.2f}  mean {one['mean']:.2f} ± {one['interval']:.2f}{p}  {system['run']}")
+            test = system["bootstrap"][name]
+            p = "" if test["p"] is None else f"  p {test['p']:.4f}"
+            print(f"{name} {test['score']:.2f}  mean {test['mean']:.2f} ± {test['interval']:.2f}{p}  {system['run']}")
         print(f"{name} signature {signature}")

@@ -1,4 +1,4 @@
-"""Lines of files, pipes and terminals. A pipe is answered as its lines come."""
+"""Lines of files, pipes and terminals. Lines of a pipe are processed as they arrive."""
 
 import os
 import select
@@ -12,8 +12,8 @@ from typing import IO
 
 from ..errors import UserError
 
-GRACE = 0.01  # seconds that lines which have come wait for the next one
-GATHER = 0.05  # seconds that they wait in all
+GRACE = 0.01  # seconds that arrived lines wait for the next one
+GATHER = 0.05  # seconds that they wait in total
 BLOCK_BYTES = 1 << 16  # read together: what a pipe holds
 
 
@@ -61,12 +61,12 @@ class PipeLines(Lines):
     def _read(self) -> None:
         """Wait for bytes or the end."""
         data = os.read(self.number, BLOCK_BYTES)
-        first, newline, rest = data.partition(b"\n")
+        first, newline, remainder = data.partition(b"\n")
         self.begun.append(first)
         if newline:
-            *whole, last = rest.split(b"\n")
+            *complete, last = remainder.split(b"\n")
             self.lines.append(b"".join(self.begun))
-            self.lines += whole
+            self.lines += complete
             self.begun = [last]
         if not data:
             self.ended = True

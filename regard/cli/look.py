@@ -51,7 +51,7 @@ KindOption = Annotated[
 HeadOption = Annotated[str | None, typer.Option("--head", metavar="N|all", help="A head, from 1; default: their mean.")]
 RecordOption = Annotated[int | None, typer.Option("--record", metavar="N", help="The record of the file, from 1.")]
 
-NAMES = {".html": "page", ".json": "numbers"}  # what a file is; else a picture
+NAMES = {".html": "page", ".json": "numbers"}  # by suffix; other files are pictures
 
 
 def look(
@@ -79,7 +79,7 @@ def look(
 
     changes, texts = split_arguments(arguments or [])
     measure = Measure(heads, data, effect, word, lens, saliency, deletion, examples)
-    if measure.asked:
+    if measure.is_selected:
         run_measure(load_predictor(run, changes, None, False, mute), measure, texts, out)
         return
     out = out or Path("picture.png")
@@ -100,5 +100,5 @@ def look(
 
 
 def parse_number(text: str | None) -> int | str | None:
-    """The number of a layer or head, or the text if it is none."""
+    """The number of a layer or head, or the text if it is not a number."""
     return int(text) if text and text.isdecimal() else text

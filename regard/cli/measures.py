@@ -1,4 +1,4 @@
-"""What `look` measures: heads beside dependency trees, effects of heads, links of a word, attribution, logit lens."""
+"""The measurements of `look`: heads and dependency trees, effects of heads, links of a word, attribution, lens."""
 
 import sys
 from collections.abc import Sequence
@@ -53,14 +53,14 @@ class Measure:
     examples: int = 100
 
     @property
-    def asked(self) -> bool:
-        """True if one is asked for; several, or --data for none of them, are an error."""
-        given = {"heads": self.heads is not None, "effect": self.effect, "word": self.word is not None}
-        given |= {"lens": self.lens, "saliency": self.saliency, "deletion": self.deletion}
-        check_exclusive(**given)
+    def is_selected(self) -> bool:
+        """True if one of them is given; several, or --data without one, are an error."""
+        options = {"heads": self.heads is not None, "effect": self.effect, "word": self.word is not None}
+        options |= {"lens": self.lens, "saliency": self.saliency, "deletion": self.deletion}
+        check_exclusive(**options)
         if self.data is not None and not (self.heads is not None or self.effect or self.deletion):
             raise UserError(f"--data is {self.data}, but only --heads, --effect and --deletion read data; leave it out")
-        return any(given.values())
+        return any(options.values())
 
     @property
     def reads_text(self) -> bool:
@@ -104,7 +104,7 @@ def run_measure(predictor: "AnyPredictor", measure: Measure, texts: Sequence[str
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns as wide as their widest cell; numbers are on the right."""
-    cells = [[f"{each:.3f}" if isinstance(each, float) else str(each) for each in row] for row in rows]
+    cells = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in rows]
     table = [list(header), *cells]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
@@ -146,8 +146,10 @@ def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
     progress = (lambda line: print(f"regard: {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
     report = measure_effect(predictor, None if data is None else parse_data_files(data), progress)
     print(f"{report.metric} {report.score:.4f} with all heads; muting a head costs")
-    ranked = sorted(report.heads, key=lambda each: -each.zero)
-    print_table(["head", "zero", "mean"], [(each.head, f"{each.zero:+.5f}", f"{each.mean:+.5f}") for each in ranked])
+    ranked = sorted(report.heads, key=lambda effect: -effect.zero)
+    print_table(
+        ["head", "zero", "mean"], [(effect.head, f"{effect.zero:+.5f}", f"{effect.mean:+.5f}") for effect in ranked]
+    )
     return report
 
 
@@ -159,7 +161,7 @@ def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -
     report = deletion_report(predictor, None if data is None else parse_data_files(data), examples)
     print(f"{report.texts} texts; the mean fall of the probability after deleting the most important tokens")
     header = ["method", "AOPC", "error", *(f"{share:.0%}" for share in report.shares)]
-    print_table(header, [(each.method, each.aopc, each.error, *each.falls) for each in report.curves])
+    print_table(header, [(curve.method, curve.aopc, curve.error, *curve.falls) for curve in report.curves])
     return report
 
 
@@ -167,14 +169,14 @@ def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     """Print the likeliest token after every layer, at each position; return what the lens found."""
     from ..measure.lens import lens
 
-    found = lens(predictor, texts[0], texts[1] if len(texts) > 1 else None)
-    header = ["token", *(f"layer {number}" for number in range(1, len(found.layers) + 1))]
+    result = lens(predictor, texts[0], texts[1] if len(texts) > 1 else None)
+    header = ["token", *(f"layer {number}" for number in range(1, len(result.layers) + 1))]
     rows = [
-        (repr(place), *(f"{row[i].tokens[0]!r} {row[i].probabilities[0]:.2f}" for row in found.layers))
-        for i, place in enumerate(found.places)
+        (repr(place), *(f"{row[i].tokens[0]!r} {row[i].probabilities[0]:.2f}" for row in result.layers))
+        for i, place in enumerate(result.places)
     ]
     print_table(header, rows)
-    return found
+    return result
 
 
 def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
@@ -183,11 +185,11 @@ def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
 
     from ..measure.attribution import saliency
 
-    found = saliency(predictor, *texts)
-    print(f"output {found.output!r}, log-probability {found.logprob:.4f}; {found.baseline:.4f} for mean embeddings")
-    rows = zip(map(repr, found.tokens), found.gradient_input, found.integrated_gradients, strict=True)
+    result = saliency(predictor, *texts)
+    print(f"output {result.output!r}, log-probability {result.logprob:.4f}; {result.baseline:.4f} for mean embeddings")
+    rows = zip(map(repr, result.tokens), result.gradient_input, result.integrated_gradients, strict=True)
     print_table(["token", "gradient × input", "integrated gradients"], list(rows))
-    return asdict(found)
+    return asdict(result)
 
 
 def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> Any:
@@ -196,9 +198,9 @@ def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> An
 
     if len(texts) > 1:
         raise UserError("--word reads one text, without a target; leave the target out")
-    found = word_links(predictor, texts[0], word)
+    links_by_head = word_links(predictor, texts[0], word)
     print_table(
         ["head", f"{word!r} attends to"],
-        [(head, ", ".join(f"{name} {weight:.2f}" for name, weight in links)) for head, links in found.items()],
+        [(head, ", ".join(f"{name} {weight:.2f}" for name, weight in links)) for head, links in links_by_head.items()],
     )
-    return {"word": word, "heads": found}
+    return {"word": word, "heads": links_by_head}

@@ -1,4 +1,4 @@
-"""Arguments and options that verbs share, or that would hide the verb."""
+"""Arguments and options that commands share, or that are too long to stand in a signature."""
 
 from pathlib import Path
 from typing import Annotated

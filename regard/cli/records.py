@@ -39,7 +39,7 @@ def parse_records(lines: Iterable[str], field: str | None) -> Iterator[tuple[str
 def parse_rows(
     lines: Iterable[str], name: str, rule: "ColumnRule"
 ) -> Iterator[tuple[str, tuple[Any, ...] | None, Record | None]]:
-    """(line, sides, record) of each line; the last two are None for plain text.
+    """(line, fields, record) of each line; the last two are None for plain text.
 
     If the first line is a JSON object with known columns, all lines must be such objects; their columns are printed.
     """
@@ -72,8 +72,8 @@ def _choose_columns(line: str, rule: "ColumnRule") -> "Choice | None":
     record = _parse_object(line)
     names = [] if record is None else record_names(record)
     lower = [name.lower() for name in names]
-    known = (role.find(lower, ()) for role in rule.roles[: rule.needed])
-    return rule.by_name(names) if names and (rule.asked or all(known)) else None
+    matches = (role.find(lower, ()) for role in rule.roles[: rule.needed])
+    return rule.by_name(names) if names and (rule.columns or all(matches)) else None
 
 
 def _parse_record(line: str, field: str) -> Record | None:
@@ -94,10 +94,10 @@ def _parse_object(line: str) -> Record | None:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def merge_record(record: Mapping[str, Any], answer: Mapping[str, Any]) -> Record:
-    """The fields of an input record with those of its answer; one that both have stays as `input_…`."""
-    clashing = {f"input_{name}": record[name] for name in answer if name in record}
-    return {**record, **answer, **clashing}
+def merge_record(record: Mapping[str, Any], result: Mapping[str, Any]) -> Record:
+    """The fields of an input record with those of its result; an input field of the same name becomes `input_…`."""
+    clashing = {f"input_{name}": record[name] for name in result if name in record}
+    return {**record, **result, **clashing}
 
 
 def plain_record(record: Mapping[str, object]) -> Record:
@@ -115,5 +115,5 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return plain_record(value)
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return str(value)

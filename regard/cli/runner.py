@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from ..errors import UserError
-from ..progress import shown_progress
+from ..progress import show_progress
 from .arguments import AFTER_DASHES, QUIET, take_quiet
 from .io import one_line
 
@@ -39,7 +39,7 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
     prepare_streams()
     warnings.showwarning = lambda message, *_: print(f"regard: {message}", file=sys.stderr)
     try:
-        with raised_signals():
+        with signals_as_exceptions():
             invoke(application, program, arguments)
             sys.stdout.flush()
         return 0
@@ -49,9 +49,9 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
         discard_output()
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        return interrupted(signal.SIGINT)
+        return report_interrupt(signal.SIGINT)
     except Terminated as end:
-        return interrupted(end.number)
+        return report_interrupt(end.number)
     except UserError as error:
         return print_error(str(error))
     except OSError as error:
@@ -73,7 +73,7 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
 
 
 @contextmanager
-def raised_signals() -> Iterator[None]:
+def signals_as_exceptions() -> Iterator[None]:
     """In this context SIGTERM and SIGHUP raise Terminated; one that is ignored (`nohup`) stays so."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -94,8 +94,8 @@ def raised_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
-def interrupted(number: int) -> int:
-    """Print what is complete, report the stop, and return the exit code of the signal."""
+def report_interrupt(number: int) -> int:
+    """Flush the output, report the stop, and return the exit code of the signal."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -106,7 +106,7 @@ def interrupted(number: int) -> int:
 
 
 def discard_output() -> None:
-    """Let what is still buffered go nowhere: Python would report the closed pipe when it ends."""
+    """Discard buffered output: Python would report the closed pipe when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -125,22 +125,24 @@ def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None
     command: Any = typer.main.get_command(application)
     command._main_shell_completion({}, program)  # a shell asks for completions, and this ends the process
     arguments = take_quiet(arguments)
-    known = getattr(command, "commands", None)
+    commands = getattr(command, "commands", None)
     with_value = {name for option in command.params if not getattr(option, "is_flag", False) for name in option.opts}
     verb = find_verb(arguments, with_value)
-    if known is not None and verb is not None and verb not in known:
-        near = difflib.get_close_matches(verb, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+    if commands is not None and verb is not None and verb not in commands:
+        near = difflib.get_close_matches(verb, commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(commands)}"
         raise UserError(f"there is no verb {verb!r}; {hint}")
     AFTER_DASHES.set(len(arguments) - 1 - arguments.index("--") if "--" in arguments else 0)
-    with shown_progress(QUIET.get()), command.make_context(program, arguments or ["--help"]) as context:
+    with show_progress(QUIET.get()), command.make_context(program, arguments or ["--help"]) as context:
         command.invoke(context)
 
 
 def find_verb(arguments: list[str], with_value: set[str]) -> str | None:
     """The first argument that is neither an option nor the value of one."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    return next((each for before, each in pairs if not each.startswith("-") and before not in with_value), None)
+    return next(
+        (argument for before, argument in pairs if not argument.startswith("-") and before not in with_value), None
+    )
 
 
 def usage_message(error: Any) -> str:
@@ -154,7 +156,7 @@ def is_out_of_memory(error: Exception) -> bool:
     """True for MemoryError, CUDA's OutOfMemoryError, and torch's messages about CPU memory and overflowing sizes."""
     messages = ("can't allocate memory", "not enough memory", "size calculation overflowed", "multiplication overflow")
     named = type(error).__name__ == "OutOfMemoryError"
-    return named or isinstance(error, MemoryError) or any(each in str(error) for each in messages)
+    return named or isinstance(error, MemoryError) or any(message in str(error) for message in messages)
 
 
 def print_error(message: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError
 from ..files import atomic_write, json_line
 from ..formats.subtitles import FORMATS, SECONDS
-from .files import answers, free_name, print_skipped
+from .files import file_results, free_name, print_skipped
 from .inputs import Entry, InputFile
 
 NAMES = (*FORMATS, "json")
@@ -27,7 +27,7 @@ class TranscriptOutput(NamedTuple):
 
 
 def parse_outputs(out: Sequence[str], format: str | None) -> list[TranscriptOutput]:
-    """What --out and --format ask for; paths that cannot be written are refused, before any work."""
+    """The outputs of --out and --format; paths that cannot be written are refused, before any work."""
     formats = tuple(format.split(",")) if format is not None else ()
     for name in formats:
         if name not in NAMES:
@@ -49,8 +49,8 @@ def _parse_output(name: str, formats: tuple[str, ...]) -> TranscriptOutput:
         raise UserError(f"--out {name} has no known suffix; expected that of {EXPECTED}, or a folder with --format")
     if not path.parent.is_dir() or (folder and path.is_file()):
         needed = "a folder with another name than that file"
-        what = needed if path.is_file() else "a file or folder in an existing folder"
-        raise UserError(f"--out {name} cannot be written; give {what}")
+        expected = needed if path.is_file() else "a file or folder in an existing folder"
+        raise UserError(f"--out {name} cannot be written; give {expected}")
     return TranscriptOutput(path, formats or (suffix,), folder)
 
 
@@ -63,11 +63,11 @@ def save_transcripts(
             f"--out and --format are for runs of the task transcribe, and this one is of {predictor.run.task}; "
             "write its output to a file with > FILE"
         )
-    sources = _one_recording(sources, [each for each in outputs if not each.is_folder])
-    planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being answered
+    sources = _one_recording(sources, [output for output in outputs if not output.is_folder])
+    planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being transcribed
     skipped = 0
-    details = needs_words({name for each in outputs for name in each.formats}, predictor.run)
-    for entry, request, result in answers(predictor, _planned(sources, outputs, inputs, planned), details):
+    details = needs_words({name for output in outputs for name in output.formats}, predictor.run)
+    for entry, request, result in file_results(predictor, _planned(sources, outputs, inputs, planned), details):
         files = planned.popleft()
         if isinstance(result, UserError):
             skipped += 1
@@ -110,15 +110,15 @@ def _planned(
     inputs: Sequence[str],
     planned: deque[list[tuple[str, Path]]],
 ) -> Iterator[InputFile]:
-    """The sources; when a recording is taken, `planned` gets its files with their formats."""
-    taken: list[set[str]] = [set() for _ in outputs]
-    read = {Path(name).resolve() for name in inputs}
+    """The sources; when a recording is read, its files and formats are appended to `planned`."""
+    used_names: list[set[str]] = [set() for _ in outputs]
+    input_paths = {Path(name).resolve() for name in inputs}
 
     def files(entry: Entry) -> Iterator[tuple[str, Path]]:
-        for (path, formats, is_folder), names in zip(outputs, taken, strict=True):
+        for (path, formats, is_folder), names in zip(outputs, used_names, strict=True):
             for name in formats:
                 file = path / free_name(entry.name, names, f".{name}") if is_folder else path
-                _refuse_loss(file, entry, read, is_folder and name == "txt")
+                _refuse_loss(file, entry, input_paths, is_folder and name == "txt")
                 yield name, file
 
     def entries(source: InputFile) -> Iterator[Entry]:
@@ -130,7 +130,7 @@ def _planned(
 
 
 def _refuse_loss(file: Path, entry: Entry, inputs: set[Path], maybe_transcript: bool) -> None:
-    """Refuse to replace what was given: an input, or the text beside a recording, from which runs learn."""
+    """Refuse to overwrite an input, or the text beside a recording, which is training data."""
     if file.resolve() in inputs:
         raise UserError(f"{file} is an input and would be replaced; choose another name (--out)")
     if maybe_transcript and file.exists() and file.resolve().parent == Path(entry.name).resolve().parent:

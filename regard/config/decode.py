@@ -36,8 +36,8 @@ class DecodeBase(Base):
     eos_token_id: Ids = ()  # tokens that end an output; empty: END of the tokenizer
     renormalize_logits: bool = False  # normalize the scores after these settings
 
-    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The neutral values of settings that have no place beside the `given` ones."""
+    def replaced_by(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Neutral values for settings that conflict with the new `values`."""
         return {}
 
     @field_validator("temperature")
@@ -83,10 +83,10 @@ class Seq2SeqDecode(DecodeBase):
     split: bool = False  # translate sentence by sentence
     encoder_no_repeat_ngram_size: Count = 0  # so many tokens in a row are not those of the source; 0: off
 
-    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Another kind than sampling does without the settings of sampling."""
-        changed = self.kind == "sample" != given.get("kind", "sample")
-        return {name: none for name, none in NEUTRAL_SAMPLING.items() if changed}
+    def replaced_by(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A kind other than sampling resets the settings of sampling."""
+        changed = self.kind == "sample" != values.get("kind", "sample")
+        return {name: neutral for name, neutral in NEUTRAL_SAMPLING.items() if changed}
 
     @field_validator("include", "exclude")
     @classmethod

@@ -20,25 +20,25 @@ BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most
 def explain_setting(recipe: str, resolved: ResolvedRun, key: str) -> list[dict[str, Any]]:
     """A record of the setting `key`, or of every setting of the group `key`: meaning, range, default, value, origin."""
     values = dict(flatten(resolved.run.dump()))
-    found = [name for name in values if name == key or name.startswith(f"{key}.")]
-    if not found:
+    keys = [name for name in values if name == key or name.startswith(f"{key}.")]
+    if not keys:
         groups = {name[: place.start()] for name in values for place in re.finditer(r"\.", name)}
-        known = [*values, *sorted(groups)]
-        near = [name for name in known if name.endswith(f".{key.rpartition('.')[2]}")]
-        near = difflib.get_close_matches(key, known, n=1) or near[:1]
+        candidates = [*values, *sorted(groups)]
+        near = [name for name in candidates if name.endswith(f".{key.rpartition('.')[2]}")]
+        near = difflib.get_close_matches(key, candidates, n=1) or near[:1]
         hint = f"did you mean {near[0]}?" if near else f"`regard train {recipe} --show` lists the keys"
         raise UserError(f"{key} is not a key; {hint}")
     comments = _comments(recipe)
-    return [_record(resolved, name, values[name], comments) for name in found]
+    return [_record(resolved, name, values[name], comments) for name in keys]
 
 
 def format_explanation(records: list[dict[str, Any]]) -> str:
     """The records as text."""
     blocks = []
-    for each in records:
-        lines = [f"{each['key']}: {each['meaning'] or 'not described'}", f"  range    {each['range']}"]
-        lines += [f"  default  {format_value(each['default'])}"]
-        lines += [f"  value    {format_value(each['value'])} ({each['origin']})"]
+    for record in records:
+        lines = [f"{record['key']}: {record['meaning'] or 'not described'}", f"  range    {record['range']}"]
+        lines += [f"  default  {format_value(record['default'])}"]
+        lines += [f"  value    {format_value(record['value'])} ({record['origin']})"]
         blocks.append("\n".join(lines))
     return "\n".join(blocks)
 
@@ -76,28 +76,30 @@ def describe_range(annotation: Any, metadata: list[Any]) -> str:
         metadata = [*metadata, *more]
     if get_origin(annotation) is Literal:
         return "one of " + ", ".join(map(str, get_args(annotation)))
-    bounds = [f"{words} {each:g}" for name, words in BOUNDS.items() for each in _bounds(metadata, name)]
+    bounds = [f"{words} {bound:g}" for name, words in BOUNDS.items() for bound in _bounds(metadata, name)]
     return ", ".join([expected_type(annotation, "any value"), *bounds])
 
 
 def _bounds(metadata: list[Any], name: str) -> Iterator[float]:
-    for each in metadata:
-        inner = getattr(each, "metadata", [])  # of a pydantic Field
-        yield from (value for part in [each, *inner] if isinstance(value := getattr(part, name, None), int | float))
+    for constraint in metadata:
+        inner = getattr(constraint, "metadata", [])  # of a pydantic Field
+        yield from (
+            value for part in [constraint, *inner] if isinstance(value := getattr(part, name, None), int | float)
+        )
 
 
 def _comments(recipe: str) -> dict[str, str]:
-    """The comment of every key: in the recipe and its bases first, then in the recipes that document all keys."""
+    """The comment of every key: from the recipe and its bases, else from the recipes that document all keys."""
     packaged = names()
-    own = [where.removeprefix("recipe ") for where, _ in reversed(layers(recipe))]
-    found: dict[str, str] = {}
-    for name in [*(name for name in own if name in packaged), *COMPLETE, *packaged]:
+    recipes = [where.removeprefix("recipe ") for where, _ in reversed(layers(recipe))]
+    merged: dict[str, str] = {}
+    for name in [*(name for name in recipes if name in packaged), *COMPLETE, *packaged]:
         text = resources.files("regard.recipes").joinpath(f"{name}.toml").read_text(encoding="utf-8")
         comments = dict(_read_comments(text))
-        if name not in COMPLETE:  # such a recipe explains its choice there, not the key
-            comments = {key: each for key, each in comments.items() if not key.startswith(("train.", "tokenizer."))}
-        found = comments | found
-    return found
+        if name not in COMPLETE:  # comments of other recipes explain their choice, not the key
+            comments = {key: text for key, text in comments.items() if not key.startswith(("train.", "tokenizer."))}
+        merged = comments | merged
+    return merged
 
 
 def _read_comments(text: str) -> Iterator[tuple[str, str]]:

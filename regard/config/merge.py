@@ -88,7 +88,7 @@ class SettingsDraft:
     """Values by dotted key with their origins. Errors are collected and raised together."""
 
     def __init__(self, root: type[BaseModel], swapped: Mapping[str, type]) -> None:
-        """`swapped` gives the class of a field whose annotation is open, such as the model: its family is a setting."""
+        """`swapped` has the classes of fields that depend on a setting, such as the model's on its family."""
         self.values: dict[str, Any] = {}
         self.origin: dict[str, str] = {}
         self.errors: list[str] = []
@@ -102,13 +102,13 @@ class SettingsDraft:
             inner = groups_in(setting.annotation)
             if inner:
                 self.groups[key] = setting
-            else:  # a setting of several kinds of one slot accepts what any of them accepts
+            else:  # a setting that several kinds of a slot share accepts the values of all of them
                 self.leaves[key] = self.leaves[key] | setting.annotation if key in self.leaves else setting.annotation
-            for each in inner:
-                self._register(each, f"{key}.", {})
+            for member in inner:
+                self._register(member, f"{key}.", {})
 
     def add_layer(self, where: str, values: Mapping[str, Any]) -> None:
-        """Add a layer above the present values. A new kind in a slot removes the settings of the former kind."""
+        """Add a layer above the present values. A new kind in a slot removes the settings of the previous kind."""
         layer = dict(self._expand(values))
         for slot, setting in self.groups.items():
             kind = layer.get(f"{slot}.kind")
@@ -169,25 +169,25 @@ class SettingsDraft:
 
     def add_validation_errors(self, error: ValidationError, prefix: str = "") -> None:
         """Add the errors that pydantic found, as sentences."""
-        for each in error.errors(include_url=False):
+        for details in error.errors(include_url=False):
             key = prefix
-            for part in map(str, each["loc"]):  # pydantic adds slot kinds and list positions to the path
+            for part in map(str, details["loc"]):  # pydantic adds slot kinds and list positions to the path
                 longer = f"{key}.{part}".lstrip(".")
                 key = longer if longer in self.leaves or longer in self.groups else key
-            inner = each.get("ctx", {}).get("error")
+            inner = details.get("ctx", {}).get("error")
             if isinstance(inner, ValidationError):
                 self.add_validation_errors(inner, key)
             else:
-                self.errors.append(self._message(key, each) + origin_note(self.origin.get(key, "")))
+                self.errors.append(self._message(key, details) + origin_note(self.origin.get(key, "")))
 
     def _message(self, key: str, error: ErrorDetails) -> str:
-        kind, bounds = error["type"], error.get("ctx", {})
-        if kind == "value_error":  # the message of a validator; that of a field validator may omit its key
+        error_type, bounds = error["type"], error.get("ctx", {})
+        if error_type == "value_error":  # the message of a validator; that of a field validator may omit its key
             message = str(bounds["error"])
             return message if key not in self.leaves or key in message else f"{key}: {message}"
-        if kind == "missing":
+        if error_type == "missing":
             return f"{key} is missing; give it a value"
-        if kind.startswith("union_tag"):
+        if error_type.startswith("union_tag"):
             tags = [str(kind_of(group)) for group in groups_in(self.groups[key].annotation)]
             tag = bounds.get("tag")
             return f"{key}.kind is {format_value(tag)}; {one_of(tag, tags)}"
@@ -195,7 +195,7 @@ class SettingsDraft:
             if bound in bounds:
                 return f"{key} is {format_value(error['input'])}; expected {words} {bounds[bound]:g}"
         options = [str(option) for option in get_args(self.leaves.get(key)) if isinstance(option, str)]
-        if kind == "literal_error" and options:
+        if error_type == "literal_error" and options:
             return f"{key} is {format_value(error['input'])}; {one_of(error['input'], options)}"
         return f"{key} is {format_value(error['input'])}; expected {expected_type(self.leaves.get(key), error['msg'])}"
 
@@ -216,15 +216,15 @@ def plain_types(annotation: Any) -> set[Any]:
         return {type(option) for option in get_args(annotation)}
     if get_origin(annotation) is Annotated:
         return plain_types(get_args(annotation)[0])
-    return {kind for part in get_args(annotation) for kind in plain_types(part)} - {Ellipsis} or {annotation}
+    return {inner for part in get_args(annotation) for inner in plain_types(part)} - {Ellipsis} or {annotation}
 
 
 def parse_value(text: str, annotation: Any) -> Any:
     """Parse text as a value of the annotated type. Text that cannot be parsed stays text; validation reports it."""
-    kinds = plain_types(annotation)
-    if kinds & {str, Any}:
+    types = plain_types(annotation)
+    if types & {str, Any}:
         return text
-    if kinds & {bool} and text.lower() in ("true", "false"):
+    if types & {bool} and text.lower() in ("true", "false"):
         return text.lower() == "true"
     value = from_toml(text)
     if value is None and get_origin(annotation) is tuple:
@@ -263,7 +263,7 @@ def one_of(value: object, options: list[str]) -> str:
 def expected_type(annotation: Any, otherwise: str = "another value") -> str:
     """The expected type in words, such as "a whole number or text in a list"."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    names = [words[kind] for kind in words if kind in plain_types(annotation)]
+    names = [words[value_type] for value_type in words if value_type in plain_types(annotation)]
     listed = get_origin(annotation) is tuple
     return (" or ".join(names) + (" in a list" if listed else "")) if names else otherwise
 

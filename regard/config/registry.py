@@ -1,12 +1,12 @@
 """Registries of named parts: the built-in ones, and those that plugins add.
 
-Built-in families and tasks are registered by import name, so that settings do not import the code that they describe.
+Built-in families and tasks are registered by import name, so settings do not import their code.
 """
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from ..errors import UserError
 
@@ -15,15 +15,15 @@ Part = TypeVar("Part")
 
 
 class Registry(Mapping[str, Part]):
-    """Parts by name. A name that is not known, and a list of all names, load the installed plugins first."""
+    """Parts by name. Looking up an unknown name and listing all names load the installed plugins first."""
 
-    def __init__(self, kind: str, builtin: Mapping[str, Part]) -> None:
-        self.kind, self.builtin, self.added = kind, dict(builtin), dict[str, Part]()
+    def __init__(self, part_type: str, builtin: Mapping[str, Part]) -> None:
+        self.part_type, self.builtin, self.added = part_type, dict(builtin), dict[str, Part]()
 
     def add(self, name: str, part: Part) -> None:
-        """Add the part of a plugin. Adding it again replaces it, as when its file is loaded anew."""
+        """Add the part of a plugin. Adding it again replaces it, for example when its file is reloaded."""
         if name in self.builtin:
-            raise UserError(f"{self.kind} {name!r} is built in; register yours under another name")
+            raise UserError(f"{self.part_type} {name!r} is built in; register yours under another name")
         self.added[name] = part
 
     def __getitem__(self, name: str) -> Part:
@@ -42,7 +42,7 @@ class Registry(Mapping[str, Part]):
         return len(self.builtin) + len(self.added)
 
 
-def describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The type and message of an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -63,12 +63,12 @@ def load_plugins() -> None:
             if callable(plugin):
                 plugin()
         except Exception as error:
-            _loaded.discard(entry.value)  # the next use says it again
+            _loaded.discard(entry.value)  # so that the next use raises the error again
             if isinstance(error, UserError):
                 raise
             package = entry.dist.name if entry.dist else "an unknown package"
             raise UserError(
-                f"the plugin {entry.name} of {package} cannot be loaded ({describe(error)}); "
+                f"the plugin {entry.name} of {package} cannot be loaded ({describe_error(error)}); "
                 "update the package or uninstall it"
             ) from error
 
@@ -97,7 +97,7 @@ TASKS: Registry[Entry] = Registry(
 )  # fmt: skip
 
 
-def load_module(source: Entry, part: str = "") -> Any:
+def load_module(source: Entry, part: str = "") -> ModuleType:
     """The module behind an entry. A built-in task has its settings and its code in two modules, `part` of a package."""
     if isinstance(source, ModuleType):
         return source

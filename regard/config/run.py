@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -28,10 +28,7 @@ from .registry import FAMILIES, TASKS, load_module
 from .task_settings import metrics_of, task_settings
 from .train import Train
 from .tuning import Tune, Untuned
-from .types import Base, Strings
-
-if TYPE_CHECKING:
-    from ..families.protocols import Family
+from .types import Base, Strings, Threads
 
 Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
 ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
@@ -51,6 +48,7 @@ class Run(Base):
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"
+    threads: Threads = 0  # of torch on the CPU; 0: its own choice
     precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
 
     @field_validator("task")
@@ -115,14 +113,29 @@ class Run(Base):
         return self.model_dump(mode="json")
 
 
-def family_of(name: object) -> "Family":
-    """The module of a family, with Config, SIZES, SPEC and Model."""
+class FamilySettings(Protocol):
+    """What settings need of the module of a family. `families.protocols.Family` has all of it."""
+
+    @property
+    def Config(self) -> type[Base]:
+        """The settings of its models."""
+
+    @property
+    def SIZES(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings by the name of a size."""
+
+    @property
+    def SPEC(self) -> Any:
+        """What its models read and write, and how they start from others."""
+
+
+def family_of(name: object) -> FamilySettings:
+    """The settings of a family by name."""
     if name is None:
         raise ValueError(f"model.family is missing; {one_of(name, list(FAMILIES))}")
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(f"model.family is {format_value(name)}; {one_of(name, list(FAMILIES))}")
-    module: Family = load_module(FAMILIES[name])
-    return module
+    return cast(FamilySettings, load_module(FAMILIES[name]))
 
 
 @dataclass(frozen=True)
@@ -159,8 +172,8 @@ def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
     """The run that `Run.dump` wrote. `where` names the file in error messages."""
     model = values.get("model")
     family = model.get("family") if isinstance(model, Mapping) else None
-    for key, name, known in (("task", values.get("task"), TASKS), ("model.family", family, FAMILIES)):
-        if isinstance(name, str) and name not in known:
+    for key, name, registry in (("task", values.get("task"), TASKS), ("model.family", family, FAMILIES)):
+        if isinstance(name, str) and name not in registry:
             raise UserError(
                 f"{where} has {key}={name}, which is not built in; install the plugin that defines it, or load its "
                 "file with `regard --plugin FILE`"
@@ -169,7 +182,7 @@ def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
 
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached ends a training
-INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "precision")  # can be changed for a trained model
+INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "threads", "precision")  # can be changed for a trained model
 
 
 def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:
@@ -186,17 +199,17 @@ def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...
 
 
 def changed_decode(run: Run, decode: Mapping[str, object]) -> Any:
-    """The run's decode.* with some settings changed. Every call of `predict` may need it, so it is remembered."""
+    """The run's decode.* with some settings changed, cached because every call of `predict` may need it."""
     if not decode:
         return run.decode
     if not all(map(_is_plain, decode.values())):
         return change_settings(run, {"decode": decode}).decode
-    key = run.decode, repr(sorted(decode.items()))  # which tells 1 from True
-    if (found := CHANGED.get(key)) is None:
+    key = run.decode, repr(sorted(decode.items()))  # repr distinguishes 1 from True
+    if (changed := CHANGED.get(key)) is None:
         if len(CHANGED) >= MAX_CHANGED:
             CHANGED.clear()
-        found = CHANGED[key] = change_settings(run, {"decode": decode}).decode
-    return found
+        changed = CHANGED[key] = change_settings(run, {"decode": decode}).decode
+    return changed
 
 
 CHANGED: dict[tuple[Any, str], Any] = {}
@@ -204,25 +217,22 @@ MAX_CHANGED = 256
 
 
 def _is_plain(value: object) -> bool:
-    """True for None, numbers, text and lists of them: their representation is all of their value."""
+    """True for None, numbers, text and lists of them: their repr identifies their value."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or type(value) in (bool, int, float, str)
 
 
 def _with_replaced(run: Run, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overrides, which also reset the settings of the run that they replace."""
-    given = dict(flatten(overrides))
-    decode = {key.removeprefix("decode."): value for key, value in given.items() if key.startswith("decode.")}
+    """The overrides, and neutral values for settings of the run that conflict with them."""
+    changes = dict(flatten(overrides))
+    decode = {key.removeprefix("decode."): value for key, value in changes.items() if key.startswith("decode.")}
     reset = run.decode.replaced_by(decode) if isinstance(run.decode, DecodeBase) else {}
-    return {**{f"decode.{name}": value for name, value in reset.items()}, **given} if reset else overrides
+    return {**{f"decode.{name}": value for name, value in reset.items()}, **changes} if reset else overrides
 
 
 def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base | None:
-    """A section with these settings, if they change nothing else and are valid. No other section depends on it.
-
-    Every call of `predict` may change decode.*: validating the whole run takes 40 times as long.
-    """
+    """The section with these settings; None if invalid or beyond it. Validating a whole run takes 40 times as long."""
     former: Base = getattr(run, name)
     section, values = type(former).model_fields, dict(former)
     for key, value in flatten(overrides):
@@ -240,14 +250,14 @@ def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base 
 
 
 def parse_data_files(text: str) -> tuple[tuple[str, ...], ...]:
-    """Parse `a,b` into the sides of an example, as in `data.test=a,b`."""
+    """Parse `a,b` into data files, as in `data.test=a,b`."""
     try:
-        found = Data.model_validate({"test": text}).test
+        files = Data.model_validate({"test": text}).test
     except ValidationError as error:
         raise UserError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
-    if not found:
+    if not files:
         raise UserError("--data names no file; give files such as test.en,test.de, or leave it out to use data.test")
-    return found
+    return files
 
 
 def changed_keys(old: Run, new: Run) -> list[str]:
@@ -290,24 +300,23 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
 
 
 def _replace_limits(draft: SettingsDraft, where: str) -> None:
-    """A limit in a layer replaces those of lower layers: who asks for 20 epochs does not mean at most 800 steps."""
-    given = [key for key in LIMITS if draft.origin.get(key) == where and draft.values[key]]
+    """A limit in a layer replaces those of lower layers: 20 epochs do not mean "at most 800 steps"."""
+    limits = [key for key in LIMITS if draft.origin.get(key) == where and draft.values[key]]
     for key in LIMITS:
-        if given and draft.values.get(key) and draft.origin[key] != where:
-            draft.values[key], draft.origin[key] = 0, f"replaced by {given[0]}"
+        if limits and draft.values.get(key) and draft.origin[key] != where:
+            draft.values[key], draft.origin[key] = 0, f"replaced by {limits[0]}"
 
 
 def _check_train_data(draft: SettingsDraft) -> None:
-    """Without data.train a run trains on the embedded data: not by a value that happens to be empty or forgotten."""
+    """Report an empty or forgotten data.train, with which a run would silently train on the embedded data."""
     if draft.values.get("data.train") and draft.values["data.train"] != "[]":
         return
     if "data.train" in draft.values:
         note = origin_note(draft.origin["data.train"])
         draft.errors.append(f"data.train is empty{note}; name files, or leave it out to train on the embedded data")
         return
-    for key in ("data.valid", "data.test", "data.holdout"):  # a recipe may hold out a share of whatever data
-        given = key in draft.values and (key != "data.holdout" or draft.origin[key] == "command line")
-        if given:
+    for key in ("data.valid", "data.test", "data.holdout"):  # a recipe may set data.holdout for any data
+        if key in draft.values and (key != "data.holdout" or draft.origin[key] == "command line"):
             draft.errors.append(
                 f"{key} is set but data.train is not, so the training would use the embedded data; set data.train, or "
                 f"leave {key} out"
@@ -315,27 +324,27 @@ def _check_train_data(draft: SettingsDraft) -> None:
 
 
 def _drop_other_families(layers: list[Layer]) -> list[Layer]:
-    """A layer that changes the family removes the model settings of lower layers, as a new kind does in a slot."""
-    kept: list[Layer] = []
+    """Remove the model settings of layers below a change of the family, as a new kind does in a slot."""
+    result: list[Layer] = []
     family = None
     for where, values in layers:
-        own = dict(flatten(values)).get("model.family", family)
-        if own != family:
-            kept = [(w, {key: value for key, value in flatten(v) if not key.startswith("model.")}) for w, v in kept]
-        kept, family = [*kept, (where, values)], own
-    return kept
+        layer_family = dict(flatten(values)).get("model.family", family)
+        if layer_family != family:
+            result = [(w, {key: value for key, value in flatten(v) if not key.startswith("model.")}) for w, v in result]
+        result, family = [*result, (where, values)], layer_family
+    return result
 
 
 def _task_sections(layers: list[Layer]) -> dict[str, type]:
-    """The sections that depend on the task. An unknown task gets those of translate, to report other errors too."""
+    """The types of sections that depend on the task; for an unknown task those of translate, to check other keys."""
     chosen = [value for _, values in layers for key, value in flatten(values) if key == "task"]
-    known = chosen and isinstance(chosen[-1], str) and chosen[-1] in TASKS
-    sections = task_settings(chosen[-1] if known else "translate")
+    is_known = chosen and isinstance(chosen[-1], str) and chosen[-1] in TASKS
+    sections = task_settings(chosen[-1] if is_known else "translate")
     return {"data": sections.data, "decode": sections.decode, "eval": sections.eval}
 
 
-def _add_size(draft: SettingsDraft, module: "Family", size: object) -> None:
-    """Add the settings of a size: above all earlier layers, below the other keys of the layer that names the size."""
+def _add_size(draft: SettingsDraft, module: FamilySettings, size: object) -> None:
+    """Add the settings of a size: above all earlier layers, below other keys of the layer with `model.size`."""
     if not isinstance(size, str) or size not in module.SIZES:
         draft.errors.append(f"model.size is {format_value(size)}; {one_of(size, list(module.SIZES))}")
         return
@@ -363,8 +372,8 @@ def _add_start(
             f"start={start} holds a model of family {other} but model.family is {family}; choose another start, or "
             f"set model.family={other} if the task can use it"
         )
-    own = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in own})
+    dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
+    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(
             f"start {start} for {task}", family_of(family).SPEC.start_settings(task_settings(task).head, settings)
@@ -373,12 +382,12 @@ def _add_start(
 
 
 def _check_tokenizer(draft: SettingsDraft, start: str, settings: Mapping[str, Any]) -> None:
-    """Report tokenizer overrides that differ from `start`: its weights belong to its own tokenizer."""
+    """Report tokenizer overrides that differ from `start`, whose weights require its own tokenizer."""
     for key, value in draft.values.items():
         if key.startswith("tokenizer.") and draft.origin[key] == "command line" and value != settings.get(key):
-            known = f" with {key}={settings[key]!r}" if key in settings else ""
+            start_value = f" with {key}={settings[key]!r}" if key in settings else ""
             draft.errors.append(
-                f"{key} is {value!r} but start={start} brings its own tokenizer{known}; leave out {key} or start"
+                f"{key} is {value!r} but start={start} brings its own tokenizer{start_value}; leave out {key} or start"
             )
 
 

@@ -19,7 +19,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> JsonObject:
-    """The content of run.json with current names, whatever its format."""
+    """The content of run.json in the current format; older formats are converted."""
     about: JsonObject = read_json(folder / FILE)
     if "config" not in about:
         raise UserError(f"{folder / FILE} is not complete: it has no config; restore it, or train the run again")
@@ -58,15 +58,15 @@ def check_entries(entries: Any, where: Path) -> dict[str, dict[str, str]]:
 
 
 def _former_processors(folder: Path, config: JsonMapping) -> dict[str, dict[str, str]]:
-    """The processors of a run that does not list them, by the file names that each task had."""
+    """The processors of a run that does not list them, by the file names of its task."""
     task, text = config.get("task"), {"kind": "text", "file": "tokenizer.json"}
     if task not in ("translate", "text2text", "spans"):
         labels = {"classify": ("label", "labels"), "tag": ("tags", "tags")}
         field, kind = labels.get(str(task), ("", ""))
         return {"text": text} | ({field: {"kind": kind, "file": "labels.json"}} if field else {})
-    sides = ("source", "target")
+    fields = ("source", "target")
     separate = not config.get("tokenizer", {}).get("joint", True) or (folder / "source.tokenizer.json").is_file()
-    return {side: {"kind": "text", "file": f"{side}.tokenizer.json"} if separate else text for side in sides}
+    return {name: {"kind": "text", "file": f"{name}.tokenizer.json"} if separate else text for name in fields}
 
 
 def _from_format_1(about: JsonObject) -> JsonObject:

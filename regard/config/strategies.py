@@ -20,7 +20,7 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Sample:
-    """`n` samples. A sample depends on the input, the seed and its number, and on nothing else."""
+    """`n` samples. A sample depends only on the input, the seed and its number."""
 
     temperature: float = 1.0
     top_k: int = 0  # 0: all
@@ -55,7 +55,7 @@ class BestPath:
 class Argmax:
     """All tokens at once, for the likeliest fertility of every source token."""
 
-    merge_repeats: bool = False  # of all strategies of this kind: a token that follows itself is left out
+    merge_repeats: bool = False  # in all parallel strategies: drop a token equal to the one before it
     length_penalty: float = 1.0
     kind: Literal["argmax"] = "argmax"
 
@@ -71,10 +71,10 @@ class Average:
 
 @dataclass(frozen=True)
 class NoisyParallel:
-    """The best of several translations, all tokens at once, by the score of a run that writes token by token.
+    """The best of several parallel translations, by the score of an autoregressive run (noisy parallel decoding).
 
-    The first has the likeliest fertilities; the others are samples, which depend on the input, the seed and their
-    number, and on nothing else.
+    The first has the likeliest fertilities. The others are samples, which depend only on the input, the seed and their
+    number.
     """
 
     teacher: str
@@ -112,11 +112,11 @@ class StrategySettings(Protocol):
 
     @property
     def beam(self) -> int:
-        """The hypotheses that are kept in every step."""
+        """The beam size."""
 
     @property
     def nbest(self) -> int:
-        """The hypotheses that are returned."""
+        """The number of returned hypotheses."""
 
     @property
     def length_penalty(self) -> float:
@@ -128,7 +128,7 @@ class StrategySettings(Protocol):
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by before sampling."""
+        """The divisor of logits before sampling."""
 
     @property
     def top_k(self) -> int:
@@ -158,7 +158,7 @@ def strategy_from(decode: StrategySettings) -> DecodeStrategy:
 
 
 class ParallelSettings(Protocol):
-    """The settings decode.* that choose a strategy of a family that writes all tokens at once."""
+    """The settings decode.* that choose a strategy of a non-autoregressive family."""
 
     @property
     def kind(self) -> str:
@@ -166,7 +166,7 @@ class ParallelSettings(Protocol):
 
     @property
     def samples(self) -> int:
-        """The sampled fertilities per source."""
+        """The number of sampled fertilities per source."""
 
     @property
     def teacher(self) -> str:
@@ -178,11 +178,11 @@ class ParallelSettings(Protocol):
 
     @property
     def iterations(self) -> int:
-        """The rounds of masking and predicting."""
+        """The number of iterations of masking and predicting."""
 
     @property
     def length_beam(self) -> int:
-        """The lengths that are tried."""
+        """The number of lengths that are tried."""
 
     @property
     def merge_repeats(self) -> bool:
@@ -214,8 +214,8 @@ ID_RULES = "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "beg
 class TokenRules:
     """The rules of one request. They have the names and meanings of generation_config.json in transformers."""
 
-    no_repeat_ngram_size: int = 0  # so many tokens occur only once in a row; 0: any number of times
-    encoder_no_repeat_ngram_size: int = 0  # so many tokens in a row are not those of the source; 0: they may be
+    no_repeat_ngram_size: int = 0  # n-grams of this size occur only once; 0: off
+    encoder_no_repeat_ngram_size: int = 0  # n-grams of this size in the source do not occur in the output; 0: off
     bad_words_ids: tuple[tuple[int, ...], ...] = ()  # sequences that no text contains
     forced_bos_token_id: tuple[int, ...] = ()  # the first token
     forced_eos_token_id: tuple[int, ...] = ()  # the last token at the limit is one of these
@@ -227,7 +227,7 @@ class TokenRules:
     @classmethod
     def of(cls, settings: object) -> "TokenRules":
         """The rules among the settings decode.*; those that a task lacks have no effect."""
-        values: dict[str, Any] = {each.name: getattr(settings, each.name, each.default) for each in fields(cls)}
+        values: dict[str, Any] = {rule.name: getattr(settings, rule.name, rule.default) for rule in fields(cls)}
         return cls(**values)
 
     def largest_ids(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a task declares of its settings: the types of data.*, decode.* and eval.*, and its metrics."""
+"""The settings of a task: the types of data.*, decode.* and eval.*, and its metrics."""
 
 import math
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from .types import Base
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that an evaluation gives. It knows its direction, so that the best weights are kept."""
+    """The name and direction of an evaluation result; the direction selects the best weights."""
 
     name: str
     higher_is_better: bool
 
     def is_better(self, new: float, best: float | None) -> bool:
-        """True if `new` is better than `best`, the best value so far; never true of a value that is not finite."""
+        """True if `new` is better than `best`, the best value so far; False if `new` is not finite."""
         if not math.isfinite(new):
             return False
         return best is None or (new > best if self.higher_is_better else new < best)
@@ -59,10 +59,10 @@ def task_settings(name: str) -> TaskSettings:
 
 
 def metrics_of(task: str, train: Train) -> dict[str, Metric]:
-    """The metrics that train.metric may name: those of the task, and those of the user's own functions."""
-    own = [Metric(name.removeprefix("-"), not name.startswith("-")) for name in train.own_metrics]
+    """The metrics that train.metric may name: those of the task, and custom ones."""
+    custom = [Metric(name.removeprefix("-"), not name.startswith("-")) for name in train.own_metrics]
     built_in = task_settings(task).metrics if task in TASKS else (LOSS,)  # regard.fit trains modules without a task
-    return {metric.name: metric for metric in (*built_in, *own)}
+    return {metric.name: metric for metric in (*built_in, *custom)}
 
 
 class TextEval(Base):

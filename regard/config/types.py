@@ -18,8 +18,8 @@ class Base(BaseModel):
     def _fill_kinds(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        known = settings_of(cls)
-        return {name: with_kind(value, known[name]) if name in known else value for name, value in values.items()}
+        settings = settings_of(cls)
+        return {name: with_kind(value, settings[name]) if name in settings else value for name, value in values.items()}
 
 
 def as_strings(value: Any) -> Any:
@@ -27,7 +27,7 @@ def as_strings(value: Any) -> Any:
     value = split_commas(value) if isinstance(value, str) else value
     if not isinstance(value, list | tuple):
         return value
-    return tuple(str(each) if isinstance(each, int) else each for each in value)
+    return tuple(str(entry) if isinstance(entry, int) else entry for entry in value)
 
 
 def _ids(value: Any) -> Any:
@@ -36,6 +36,7 @@ def _ids(value: Any) -> Any:
 
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
+Threads: TypeAlias = Annotated[int, Field(ge=0, le=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Ids: TypeAlias = Annotated[tuple[Count, ...], BeforeValidator(_ids)]
 """Numbers of tokens; a single number is a list of one."""

@@ -10,7 +10,7 @@ FIRST, SECOND = np.array(0xBF58476D1CE4E5B9, np.uint64), np.array(0x94D049BB1331
 
 
 class ExampleRng:
-    """One random stream per example (or text), by counting: number `i` of a stream needs none before it.
+    """One counter-based random stream per example (or text): number `i` of a stream does not need those before it.
 
     A numpy generator for every example would take longer than masking it.
     """
@@ -35,14 +35,14 @@ class ExampleRng:
         return ExampleRng(np.stack([self.branch(part).keys for part in range(parts)], 1).ravel())
 
     def uniform(self, lengths: np.ndarray | None = None) -> np.ndarray:
-        """Numbers in [0, 1): `lengths[i]` of stream i, concatenated; without `lengths`, one of each."""
+        """Numbers in [0, 1): `lengths[i]` numbers of stream i, concatenated; without `lengths`, one per stream."""
         if lengths is None:
             return _unit(_mix(self.keys + GOLDEN))
         places = np.arange(1, lengths.sum() + 1) - np.repeat(lengths.cumsum() - lengths, lengths)
         return _unit(_mix(np.repeat(self.keys, lengths) + places.astype(np.uint64) * GOLDEN))
 
     def below(self, limits: np.ndarray | int) -> np.ndarray:
-        """An integer in [0, limit) of each stream."""
+        """An integer in [0, limit) from each stream."""
         return (self.uniform() * limits).astype(np.int64)
 
     def generators(self) -> list[np.random.Generator]:

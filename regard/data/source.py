@@ -1,4 +1,4 @@
-"""The interface of a data set (`Source`), and data sets held in memory."""
+"""The interface of raw examples (`Source`), and examples held in memory."""
 
 import hashlib
 from abc import abstractmethod
@@ -30,7 +30,7 @@ class LazySequence(Sequence[Item]):
 
 
 class Source(LazySequence[tuple[Any, ...]]):
-    """A data set. An example is a tuple of sides: texts, or lists of words.
+    """Raw examples. An example is a tuple of fields, such as a source text and a target text.
 
     `counts` has the number of examples, and of lines that were skipped or repaired.
     """
@@ -46,16 +46,16 @@ class Source(LazySequence[tuple[Any, ...]]):
     def fingerprint(self) -> str:
         """A hash of the content; it does not depend on file names."""
 
-    def side(self, index: int, side: int) -> Any:
-        """One side of an example. Sources whose other sides are slow to read override it."""
-        return self[index][side]
+    def field(self, index: int, field: int) -> Any:
+        """One field of an example. Sources whose other fields are slow to read override this method."""
+        return self[index][field]
 
-    def text(self, index: int, side: int) -> str:
-        text: str = self.side(index, side)
+    def text(self, index: int, field: int) -> str:
+        text: str = self.field(index, field)
         return text
 
     def seconds(self, index: int) -> float:
-        """The length of the recording of an example, without decoding it; 0 if it has none."""
+        """The length of an example's recording, known without decoding; 0 without a recording."""
         return 0.0
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
@@ -66,9 +66,9 @@ class Source(LazySequence[tuple[Any, ...]]):
         """True if the next example directly follows this one: in files, no blank line or end of file is between."""
         return True
 
-    def texts(self, *sides: int) -> "SideTexts":
-        """The texts of these sides, one side after the other."""
-        return SideTexts(self, sides)
+    def texts(self, *fields: int) -> "FieldTexts":
+        """The texts of these fields: all texts of the first field, then all of the next."""
+        return FieldTexts(self, fields)
 
     def require_nonempty(self, key: str) -> None:
         if not len(self):
@@ -94,18 +94,18 @@ def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class SideTexts(LazySequence[str]):
-    """The texts of some sides of a data set, one side after the other."""
+class FieldTexts(LazySequence[str]):
+    """The texts of some fields of a source: all texts of the first field, then all of the next."""
 
     examples: Source
-    sides: tuple[int, ...]
+    fields: tuple[int, ...]
 
     def __len__(self) -> int:
-        return len(self.examples) * len(self.sides)
+        return len(self.examples) * len(self.fields)
 
     def item(self, index: int) -> str:
-        side, example = divmod(index, len(self.examples))
-        return self.examples.text(example, self.sides[side])
+        field, example = divmod(index, len(self.examples))
+        return self.examples.text(example, self.fields[field])
 
 
 class InMemorySource(Source):
@@ -125,5 +125,5 @@ class InMemorySource(Source):
         return f"{self.name}, example {index + 1}"
 
     def fingerprint(self) -> str:
-        parts = "\0".join(self.text(i, side) for i, sides in enumerate(self.examples) for side in range(len(sides)))
+        parts = "\0".join(self.text(i, field) for i, fields in enumerate(self.examples) for field in range(len(fields)))
         return hashlib.blake2b(parts.encode("utf-8"), digest_size=16).hexdigest()

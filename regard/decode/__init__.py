@@ -1,4 +1,7 @@
-"""Decoding: beam search, greedy search and sampling for every model that has `start` and `step`."""
+"""Decoding: search/ chooses tokens, engine/ runs requests, parallel/ decodes all tokens at once.
+
+It works for every model that has `start` and `step`. From texts to requests and back is the work of `tasks/generate`.
+"""
 
 from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, TokenRules, strategy_from
 from .engine.closed_batch import run_search, search_steps

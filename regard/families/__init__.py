@@ -4,9 +4,9 @@ What several families share is a part; what reads or writes files is a processor
 types of models, `spec.py` what a family declares. Where models differ by task, Config.head names the task.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ..config.registry import FAMILIES, load_module
+from ..config.run import family_of
 
 if TYPE_CHECKING:
     from .protocols import Family
@@ -14,5 +14,4 @@ if TYPE_CHECKING:
 
 def family(name: str) -> "Family":
     """The module of a family by name."""
-    module: Family = load_module(FAMILIES[name])
-    return module
+    return cast("Family", family_of(name))

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files import atomic_write
 from ..processors.text.external import MarianTokenizer
 from ..processors.text.processor import TextProcessor
-from ..progress import stage
+from ..progress import report_stage
 from . import ctranslate2, peft
 from .huggingface import (
     bert_export,
@@ -153,12 +153,12 @@ def convert(
             predictor = with_filled_heads(predictor)
             report["heads"] = f"{len(names)} pruned heads are zeros: the format has as many heads in every layer"
         metrics = predictor.evaluate(data) if data is not None else {}
-        stage(f"writing {to or 'the run'}")
+        report_stage(f"writing {to or 'the run'}")
         if to is None or exporter is None:
             copy_run(path, predictor, draft, average, merge)
         else:
             exporter.write(predictor, draft, precision)
-            stage(f"comparing it with {path}")
+            report_stage(f"comparing it with {path}")
             report["checked"] = exporter.check(predictor, draft, precision)
             readme = model_card(predictor, path, out.name, LIBRARIES[to], exporter, metrics, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")
@@ -228,7 +228,7 @@ def average_weights(path: Path, model: nn.Module, count: int) -> AbstractContext
 
     if not count:
         return nullcontext()
-    checkpoints = checkpoint.latest(path, count)
+    checkpoints = checkpoint.latest_checkpoints(path, count)
     if len(checkpoints) < count:
         raise UserError(
             f"{path} has {len(checkpoints)} checkpoints and not the {count} of --average; "

@@ -13,9 +13,9 @@ from ..adapt.heads import HeadName, all_heads, head_sites, parse_heads
 from ..adapt.mute import muted_copy
 from ..adapt.outliers import random_inputs, smallest_vocab
 from ..adapt.prune import fill_heads, remove
-from ..config.run import family_of
 from ..config.run_folder import is_run, read_run, write_run
 from ..errors import UserError
+from ..families import family
 from ..files import JsonObject, atomic_write
 from ..parts.layer import smallest_context
 from .parity import check_close
@@ -99,7 +99,7 @@ def read_effect(path: Path) -> dict[str, float]:
 def with_filled_heads(predictor: "AnyPredictor") -> "AnyPredictor":
     """The predictor of a pruned run with all heads: those that were pruned are zeros, which changes no output."""
     run = predictor.run
-    full = family_of(run.model.family).Model(run.model).to(predictor.device).eval()
+    full = family(run.model.family).Model(run.model).to(predictor.device).eval()
     filled = predictor.with_model(fill_heads(full, predictor.module))
     filled.run = run.model_copy(update={"pruned_heads": ()})
     return filled

@@ -1,4 +1,7 @@
-"""Record the attention weights of any model, draw them, and read alignments from them."""
+"""Record the attention weights of any model, arrange them as views, and draw them: pictures and the page.
+
+What a view means for a task belongs to the task; measures of heads and attributions to `measure`.
+"""
 
 from .axes import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
 from .draw import draw, draw_confusion

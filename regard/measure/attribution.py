@@ -1,8 +1,8 @@
 """Input attribution: how much each token of a text contributes to what a model predicts.
 
 Gradient × input is the gradient of the log-probability with respect to a token's embedding, times the embedding.
-Integrated gradients (1703.01365) averages the gradient on the way from the mean embedding to the text: the
-contributions of all tokens then sum to the difference of the two log-probabilities. (The way does not begin at zero,
+Integrated gradients (1703.01365) averages the gradient on the path from the mean embedding to the text: the
+contributions of all tokens then sum to the difference of the two log-probabilities. (The path does not begin at zero,
 where a layer norm has no gradient.)
 """
 
@@ -35,7 +35,7 @@ class Readout:
     """One text and the log-probability of one output of the model for it."""
 
     tokens: list[int]  # of the text, with START and END
-    pieces: list[str]
+    token_texts: list[str]
     fixed: frozenset[int]  # places that no deletion removes: START, END, masks
     query: int | None  # the place whose state predicts the output; None: several do
     output: str  # what is predicted: a label, a token, a text
@@ -50,14 +50,14 @@ class Readout:
         return pad_tokens([np.array(row, np.int32) for row in rows], self.pad).to(self.device)
 
 
-def private(predictor: AnyPredictor, option: str) -> AnyPredictor:
+def copy_for_hooks(predictor: AnyPredictor, option: str) -> AnyPredictor:
     """A predictor over the same weights to which hooks may be attached."""
     require_one_model(predictor, option)
     return predictor.with_model(shared_copy(predictor.module))
 
 
 def readout(predictor: AnyPredictor, text: str, target: str | None = None, option: str = "--saliency") -> Readout:
-    """What the predictor says about a text: its own output, or `target`."""
+    """The log-probability of the output of a predictor for a text, or of `target`."""
     if not text.strip():
         raise UserError("the text is empty, so nothing depends on it; give a sentence")
     match predictor:
@@ -144,15 +144,15 @@ def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -
 def _target_readout(predictor: Scorer, text: str, target: str | None) -> Readout:
     model: Any = predictor.model
     output = str(predictor.predict(text, nbest=1)) if target is None else target  # type: ignore[attr-defined]
-    (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])
-    batch = predictor.pair([source], [wanted])
+    (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
+    batch = predictor.pair([source], [target_ids])
     labels = batch["labels"].values.flatten()
 
     def score(inputs: Inputs) -> Tensor:
-        known = batch["target"].values.expand(len(inputs), -1)
-        logits = model.logits(model.decode(Inputs("tokens", known), model.encode(inputs))).float().log_softmax(-1)
-        found: Tensor = logits.gather(2, labels.expand(len(inputs), -1)[..., None]).sum((1, 2))
-        return found
+        prefix = batch["target"].values.expand(len(inputs), -1)
+        logits = model.logits(model.decode(Inputs("tokens", prefix), model.encode(inputs))).float().log_softmax(-1)
+        logprobs: Tensor = logits.gather(2, labels.expand(len(inputs), -1)[..., None]).sum((1, 2))
+        return logprobs
 
     tokens = [*source, predictor.source.end]
     return Readout(
@@ -176,7 +176,7 @@ def _model(predictor: AnyPredictor) -> Any:
 def _chosen_token(
     tokenizer: Any, logprobs: Callable[[Inputs], Tensor], tokens: list[int], target: str | None, predictor: AnyPredictor
 ) -> tuple[str, Callable[[Inputs], Tensor]]:
-    """The likeliest token, or the first one of the target, and the function to its log-probability."""
+    """The likeliest token, or the first token of the target, and the function to its log-probability."""
     if target is not None:
         ids = tokenizer.encode([target])[0]
         if not ids:
@@ -188,7 +188,10 @@ def _chosen_token(
 
 
 class EmbeddingTap:
-    """Takes the token embeddings of a model of its own while it reads, and moves them toward their mean."""
+    """Captures the token embeddings of a model in the forward pass and scales them toward their mean.
+
+    It attaches hooks, so it needs its own copy of the model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.ids: Tensor | None = None
@@ -202,14 +205,14 @@ class EmbeddingTap:
                 part.register_forward_hook(self._take)
 
     def _take(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        """The first table that reads the tokens themselves; tables of positions and types read other numbers."""
+        """Capture the output of the first table that reads the tokens; other tables read positions or types."""
         if self.ids is None or self.embeddings is not None or not torch.equal(inputs[0], self.ids):
             return None
         assert isinstance(module, nn.Embedding)
-        own, self.mean = out.detach(), module.weight.detach().mean(0)
+        embeddings, self.mean = out.detach(), module.weight.detach().mean(0)
         if self.scale is not None:
-            own = self.mean + (own - self.mean) * self.scale[:, None, None].to(own.dtype)
-        self.embeddings = own.requires_grad_()
+            embeddings = self.mean + (embeddings - self.mean) * self.scale[:, None, None].to(embeddings.dtype)
+        self.embeddings = embeddings.requires_grad_()
         return self.embeddings
 
     def gradients(self, score: Callable[[Inputs], Tensor], inputs: Inputs, scale: Tensor | None) -> tuple[Tensor, ...]:
@@ -218,9 +221,9 @@ class EmbeddingTap:
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's LSTM has no backward in eval
             scores = score(inputs)
             assert self.embeddings is not None, "a model of tokens has an embedding table"
-            (found,) = torch.autograd.grad(scores.sum(), self.embeddings)
+            (gradients,) = torch.autograd.grad(scores.sum(), self.embeddings)
         self.ids = None
-        return found.float(), self.embeddings.detach().float(), scores.detach()
+        return gradients.float(), self.embeddings.detach().float(), scores.detach()
 
 
 def gradient_input(tap: EmbeddingTap, reading: Readout) -> Tensor:
@@ -233,16 +236,16 @@ def integrated_gradients(tap: EmbeddingTap, reading: Readout, steps: int = STEPS
     """Integrated gradients of every token, (tokens,), from the mean embedding, by the midpoint rule."""
     total: Tensor = torch.zeros(())
     scales = (torch.arange(steps, device=reading.device) + 0.5) / steps
-    for some in torch.split(scales, ROWS):
-        inputs = reading.inputs([reading.tokens] * len(some))
-        gradients, embeddings, _ = tap.gradients(reading.score, inputs, some)
-        way = (embeddings - tap.mean.float()) / some[:, None, None]  # from the mean to the text itself
-        total = total + (gradients * way).sum((0, 2)).cpu()
+    for batch in torch.split(scales, ROWS):
+        inputs = reading.inputs([reading.tokens] * len(batch))
+        gradients, embeddings, _ = tap.gradients(reading.score, inputs, batch)
+        path = (embeddings - tap.mean.float()) / batch[:, None, None]  # from the mean to the text itself
+        total = total + (gradients * path).sum((0, 2)).cpu()
     return total / steps
 
 
 def score_at(tap: EmbeddingTap, reading: Readout, scale: float) -> float:
-    """The log-probability on the way of integrated gradients: 0 is the mean embedding everywhere, 1 is the text."""
+    """The log-probability on the path of integrated gradients: 0 is the mean embedding everywhere, 1 is the text."""
     inputs = reading.inputs([reading.tokens])
     return float(tap.gradients(reading.score, inputs, torch.full((1,), scale, device=reading.device))[2][0])
 
@@ -261,10 +264,10 @@ class Saliency:
 
 def saliency(predictor: AnyPredictor, text: str, target: str | None = None) -> Saliency:
     """The contributions of the tokens of a text to the predicted output, or to `target`."""
-    own = private(predictor, "--saliency")
-    tap, reading = EmbeddingTap(own.module), readout(own, text, target)
+    copy = copy_for_hooks(predictor, "--saliency")
+    tap, reading = EmbeddingTap(copy.module), readout(copy, text, target)
     return Saliency(
-        reading.pieces,
+        reading.token_texts,
         reading.output,
         score_at(tap, reading, 1.0),
         gradient_input(tap, reading).tolist(),

@@ -10,12 +10,12 @@ from ..metrics.text import check_same_signatures
 from ..tasks.predictor import AnyPredictor
 
 
-def compare_predictors(predictors: Iterable[tuple[str, AnyPredictor]], sides: DataFiles | None) -> JsonObject:
+def compare_predictors(predictors: Iterable[tuple[str, AnyPredictor]], files: DataFiles | None) -> JsonObject:
     """Metrics of predictors by name; if they write texts or labels, also a paired bootstrap against the first."""
     systems, tasks = list[JsonObject](), list[str]()
-    outputs: list[Any] = []  # (answers, references) of each
+    outputs: list[Any] = []  # (predictions, references) of each
     for name, predictor in predictors:
-        metrics, *output = predictor.evaluate_with_outputs(sides)
+        metrics, *output = predictor.evaluate_with_outputs(files)
         tasks.append(predictor.run.task)
         systems.append({"run": name, **metrics})
         outputs.append(output)
@@ -32,6 +32,6 @@ def compare_predictors(predictors: Iterable[tuple[str, AnyPredictor]], sides: Da
     if outputs[0][0] is None:  # no texts were written: only metrics can be compared
         return {"systems": systems}
     check_same_signatures(systems)
-    signatures, results = predictor.paired_test([answers for answers, _ in outputs], outputs[0][1])
+    signatures, results = predictor.paired_test([predictions for predictions, _ in outputs], outputs[0][1])
     compared = [system | {"bootstrap": result} for system, result in zip(systems, results, strict=True)]
     return {"systems": compared, "signatures": signatures}

@@ -26,7 +26,7 @@ from ..tasks.classify.task import ClassifyPredictor
 from ..tasks.generate.scorer import Scorer
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
-from .attribution import EmbeddingTap, Readout, gradient_input, integrated_gradients, private, readout
+from .attribution import EmbeddingTap, Readout, copy_for_hooks, gradient_input, integrated_gradients, readout
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the tokens of a text, without START, END and masks
 RANDOM_ORDERS = 3
@@ -57,7 +57,7 @@ class DeletionReport:
         return asdict(self)
 
     def draw(self, path: Path) -> None:
-        lines = {f"{each.method} (AOPC {each.aopc:.3f})": (0.0, *each.falls) for each in self.curves}
+        lines = {f"{curve.method} (AOPC {curve.aopc:.3f})": (0.0, *curve.falls) for curve in self.curves}
         draw_curves(path, (0.0, *self.shares), lines, "share of deleted tokens", "fall of the probability")
 
 
@@ -65,23 +65,23 @@ class Attributions:
     """The importance of every token of a text by each method, for one predictor."""
 
     def __init__(self, predictor: AnyPredictor) -> None:
-        self.plain = private(predictor, "--deletion")
-        self.normed = private(predictor, "--deletion")
+        self.plain = copy_for_hooks(predictor, "--deletion")
+        self.normed = copy_for_hooks(predictor, "--deletion")
         self.tap = EmbeddingTap(self.plain.module)
         weigh_by_norm(self.normed.module)
 
     def of(self, reading: Readout) -> dict[str, Tensor]:
-        """(tokens,) by method. Rollout is for encoders, whose attention is not causal."""
-        found = {}
+        """The importance of the tokens (tokens,) by method. Rollout is for encoders, whose attention is not causal."""
+        importance = {}
         if reading.query is None and (cross := self._cross(reading)):
-            found["attention"] = torch.stack(cross).mean(0)
+            importance["attention"] = torch.stack(cross).mean(0)
         if reading.query is not None and (layers := self._layers(self.plain, reading)):
-            found["attention"] = layers[-1].mean(0)[reading.query]
-            found["norm-weighted attention"] = self._layers(self.normed, reading)[-1].mean(0)[reading.query]
-            found["rollout"] = rollout(layers)[-1][reading.query]
-        found["gradient × input"] = gradient_input(self.tap, reading)
-        found["integrated gradients"] = integrated_gradients(self.tap, reading, STEPS)
-        return found
+            importance["attention"] = layers[-1].mean(0)[reading.query]
+            importance["norm-weighted attention"] = self._layers(self.normed, reading)[-1].mean(0)[reading.query]
+            importance["rollout"] = rollout(layers)[-1][reading.query]
+        importance["gradient × input"] = gradient_input(self.tap, reading)
+        importance["integrated gradients"] = integrated_gradients(self.tap, reading, STEPS)
+        return importance
 
     def _cross(self, reading: Readout) -> list[Tensor]:
         """Cross-attention of every layer, (source,): the mean over heads and target tokens."""
@@ -111,7 +111,7 @@ def deletion_report(predictor: AnyPredictor, data: Any = None, examples: int = 1
     if not falls:
         raise UserError("no text of the data has two tokens to delete; give longer texts (--data)")
     curves = [_curve(method, torch.stack(rows)) for method, rows in falls.items()]
-    ranked = sorted(curves, key=lambda each: -each.aopc)
+    ranked = sorted(curves, key=lambda curve: -curve.aopc)
     return DeletionReport(len(falls[RANDOM]), SHARES, tuple(ranked))
 
 
@@ -130,15 +130,15 @@ def text_falls(importance: dict[str, Tensor], reading: Readout) -> dict[str, Ten
     """
     free = [place for place in range(len(reading.tokens)) if place not in reading.fixed]
     ranks = {method: (-values).tolist() for method, values in importance.items()}
-    orders = {method: sorted(free, key=own.__getitem__) for method, own in ranks.items()}
+    orders = {method: sorted(free, key=rank.__getitem__) for method, rank in ranks.items()}
     shuffled = [
         random.Random(f"{SEED} {number} {reading.tokens}").sample(free, len(free)) for number in range(RANDOM_ORDERS)
     ]
     rows = [_without(reading.tokens, order, share) for order in [*orders.values(), *shuffled] for share in SHARES]
     scores = (reading.score(reading.inputs([reading.tokens, *rows])) / reading.length).exp().cpu()
     falls = torch.unflatten(scores[0] - scores[1:], 0, (-1, len(SHARES)))
-    found = dict(zip(orders, falls, strict=False))
-    return found | {RANDOM: falls[len(orders) :].mean(0)}
+    method_falls = dict(zip(orders, falls, strict=False))
+    return method_falls | {RANDOM: falls[len(orders) :].mean(0)}
 
 
 def _without(tokens: Sequence[int], order: Sequence[int], share: float) -> list[int]:
@@ -147,27 +147,27 @@ def _without(tokens: Sequence[int], order: Sequence[int], share: float) -> list[
     return [token for place, token in enumerate(tokens) if place not in deleted]
 
 
-def _readings(predictor: AnyPredictor, sides: DataFiles | None, count: int) -> Iterator[Readout]:
-    """What the predictor says about texts of the data; shorter texts than two tokens have nothing to delete."""
+def _readings(predictor: AnyPredictor, files: DataFiles | None, count: int) -> Iterator[Readout]:
+    """The readouts of texts of the data; texts of fewer than two tokens have nothing to delete."""
     match predictor:
         case ClassifyPredictor():
-            texts = (text for text, *_ in text_items.data_split(predictor.run, "test", sides))
+            texts = (text for text, *_ in text_items.data_split(predictor.run, "test", files))
         case MaskedPredictor():
-            texts = (_masked(text) for (text, *_) in open_lines(predictor.run, "test", sides))
+            texts = (_masked(text) for (text, *_) in open_lines(predictor.run, "test", files))
         case Scorer():
-            texts = (each[0] for each in predictor.data_split(predictor.run, "test", sides))  # type: ignore[attr-defined]
+            texts = (pair[0] for pair in predictor.data_split(predictor.run, "test", files))  # type: ignore[attr-defined]
         case _:
             raise UserError(
                 f"--deletion deletes tokens of texts that are read as a whole, and task {predictor.run.task} reads "
                 "none; give a run of classify, masked or translate"
             )
-    found = 0
+    yielded = 0
     for text in texts:
-        if found == count:
+        if yielded == count:
             return
         reading = readout(predictor, text, option="--deletion") if text.strip() else None
         if reading is not None and len(reading.tokens) - len(reading.fixed) > 1:
-            found += 1
+            yielded += 1
             yield reading
 
 

@@ -1,4 +1,4 @@
-"""How much each attention head matters: the score of a run with one head muted, beside its score with all heads."""
+"""The effect of each attention head: the score of a run with one head muted, compared with all heads."""
 
 import time
 import warnings
@@ -20,7 +20,7 @@ from ..tasks.predictor import AnyPredictor
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """What muting one head costs: positive if the score becomes worse."""
+    """The cost of muting one head: positive if the score becomes worse."""
 
     head: str
     zero: float  # with zeros in place of the head's output
@@ -42,9 +42,9 @@ class EffectReport:
 
     def draw(self, path: Path) -> None:
         """A picture: a row per head; darker heads cost more. Heads whose muting helps are white."""
-        rows = torch.tensor([[each.zero, each.mean] for each in self.heads]).clamp(min=0)
+        rows = torch.tensor([[effect.zero, effect.mean] for effect in self.heads]).clamp(min=0)
         caption = f"what muting a head costs in {self.metric}: zeros, or the mean of its output"
-        names = [each.head for each in self.heads]
+        names = [effect.head for effect in self.heads]
         draw(path, [{"": rows}], Axis("head", names), Axis("", ["zero", "mean"]), "effect of heads", caption)
 
 
@@ -58,14 +58,14 @@ def measure_effect(
     gates = HeadGates(private.module)
     metric, score = _choose_metric(predictor, private.evaluate(data))
     heads = [head for site in gates.sites for head in site.heads]
-    found, begun = [], time.monotonic()
+    effects, begun = [], time.monotonic()
     for number, head in enumerate(heads, 1):
-        drops = [_drop(private, gates, head, data, metric, score, each) for each in (None, means)]
-        found.append(HeadEffect(str(head), *drops))
-        left = (time.monotonic() - begun) / number * (len(heads) - number)
-        progress(f"head {head} ({number} of {len(heads)}): {metric.name} {drops[0]:+.4f}, {left:.0f} s left")
-    where = "the test data of the run" if data is None else str(data)
-    return EffectReport(metric.name, metric.higher_is_better, score, where, tuple(found))
+        drops = [_drop(private, gates, head, data, metric, score, replacement) for replacement in (None, means)]
+        effects.append(HeadEffect(str(head), *drops))
+        remaining = (time.monotonic() - begun) / number * (len(heads) - number)
+        progress(f"head {head} ({number} of {len(heads)}): {metric.name} {drops[0]:+.4f}, {remaining:.0f} s left")
+    source = "the test data of the run" if data is None else str(data)
+    return EffectReport(metric.name, metric.higher_is_better, score, source, tuple(effects))
 
 
 def _drop(

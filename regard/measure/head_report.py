@@ -1,4 +1,4 @@
-"""What attention heads do: their strongest links beside dependency relations, and beside the best fixed offset."""
+"""Reports on attention heads: how well their strongest links match dependency relations and fixed offsets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -69,12 +69,13 @@ class HeadReport:
         """A picture: a row per head, a column per pattern and relation."""
         columns = [(entry.direction, entry.relation) for entry in self.relations if entry.links][:MAX_COLUMNS]
         rows = [
-            [each.patterns[name] for name in PATTERNS] + [each.relations[way].get(name, 0.0) for way, name in columns]
-            for each in self.heads
+            [head.patterns[name] for name in PATTERNS]
+            + [head.relations[direction].get(name, 0.0) for direction, name in columns]
+            for head in self.heads
         ]
-        labels = [*PATTERNS, *(f"{name} {'↑' if way == DIRECTIONS[0] else '↓'}" for way, name in columns)]
+        labels = [*PATTERNS, *(f"{name} {'↑' if direction == DIRECTIONS[0] else '↓'}" for direction, name in columns)]
         caption = "share of words whose strongest link is the column; ↑ to their head, ↓ to their dependents"
-        names = [each.head for each in self.heads]
+        names = [head.head for head in self.heads]
         draw(path, [{"": torch.tensor(rows)}], Axis("head", names), Axis("", labels), "what heads attend to", caption)
 
 
@@ -108,17 +109,17 @@ def count_links(
     counter = LinkCounter(predictor.module, relations, reader.causal)
     numbers = {name: number for number, name in enumerate(counter.relations)}
     rows = reader.word_rows([tree.words for tree in trees])
-    kept = [(tree, row) for tree, row in zip(trees, rows, strict=True) if row is not None]
-    left_out = len(trees) - len(kept)
-    if not kept:
+    readable = [(tree, row) for tree, row in zip(trees, rows, strict=True) if row is not None]
+    left_out = len(trees) - len(readable)
+    if not readable:
         raise UserError(f"all {len(trees)} sentences are longer than the {reader.room} tokens of the model; split them")
     if left_out:
         log_facts("trees", [f"{left_out} sentences are longer than {reader.room} tokens and are left out"])
-    for indices in sorted_batches([len(row.tokens) for _, row in kept], BATCH_TOKENS, predictor.run.decode.batch):
-        some = [kept[i] for i in indices]
-        text = reader.collate([row.tokens for _, row in some], predictor.device)
-        batch = WordBatch([row for _, row in some], text.values.size(1), predictor.device)
-        links, separators = _links([tree for tree, _ in some], batch, numbers)
+    for indices in sorted_batches([len(row.tokens) for _, row in readable], BATCH_TOKENS, predictor.run.decode.batch):
+        group = [readable[i] for i in indices]
+        text = reader.collate([row.tokens for _, row in group], predictor.device)
+        batch = WordBatch([row for _, row in group], text.values.size(1), predictor.device)
+        links, separators = _links([tree for tree, _ in group], batch, numbers)
         counter.begin(batch, links, separators)
         with recording(counter):
             reader.read(text)
@@ -129,13 +130,13 @@ def _links(
     trees: Sequence[DependencyTree], batch: WordBatch, numbers: dict[str, int]
 ) -> tuple[WordLinks, torch.Tensor]:
     """The links from every word to its head, and which words are punctuation, (rows, words)."""
-    found = [
+    links = [
         (row, word, head, numbers[relation])
         for row, tree in enumerate(trees)
         for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True))
         if head != ROOT
     ]
-    columns = torch.tensor(found, dtype=torch.long, device=batch.valid.device).reshape(-1, 4).unbind(1)
+    columns = torch.tensor(links, dtype=torch.long, device=batch.valid.device).reshape(-1, 4).unbind(1)
     separators = torch.zeros_like(batch.valid)
     for row, tree in enumerate(trees):
         separators[row, : len(tree.words)] = torch.tensor(tree.punctuation, device=separators.device)
@@ -147,12 +148,12 @@ def _relation_entries(chosen: LinkCounter, measured: LinkCounter) -> Iterator[Re
     order = sorted(range(len(chosen.relations)), key=lambda i: -measured.counts[0][i].sources)
     for number in order:
         for way, direction in enumerate(DIRECTIONS):
-            known, counts = chosen.counts[way][number], measured.counts[way][number]
-            if not known.sources or not counts.sources:
+            choice_counts, counts = chosen.counts[way][number], measured.counts[way][number]
+            if not choice_counts.sources or not counts.sources:
                 continue
             shares = chosen.accuracies(way)
-            head = max(shares, key=lambda each: shares[each][number])
-            offset = known.best_offset()
+            head = max(shares, key=lambda name: shares[name][number])
+            offset = choice_counts.best_offset()
             yield RelationEntry(
                 chosen.relations[number],
                 direction,
@@ -167,7 +168,10 @@ def _relation_entries(chosen: LinkCounter, measured: LinkCounter) -> Iterator[Re
 
 def _head_entries(counter: LinkCounter) -> Iterator[HeadEntry]:
     shares = [counter.accuracies(way) for way in range(len(DIRECTIONS))]
-    baselines = [[each.share_at(each.best_offset()) for each in counts] for counts in counter.counts]
+    baselines = [
+        [relation_counts.share_at(relation_counts.best_offset()) for relation_counts in counts]
+        for counts in counter.counts
+    ]
     for head, patterns in counter.head_patterns().items():
         pairs = [
             (shares[way][head][number] - baselines[way][number], way, number)
@@ -214,19 +218,19 @@ def word_links(predictor: AnyPredictor, text: str, word: str, top: int = 3) -> d
     with recording(recorder), torch.no_grad():
         reader.read(inputs)
     names = [*words, START, END]
-    found = {}
+    links = {}
     for head, weights in recorder.by_head.items():
         best = weights[place].topk(min(top, len(names)))
-        found[str(head)] = [(names[i], value) for value, i in zip(*map(torch.Tensor.tolist, best), strict=True)]
-    return found
+        links[str(head)] = [(names[i], value) for value, i in zip(*map(torch.Tensor.tolist, best), strict=True)]
+    return links
 
 
-def _find_word(words: Sequence[str], asked: str) -> int:
-    name, _, number = asked.rpartition(":") if asked not in words and ":" in asked else (asked, "", "1")
-    places = [place for place, each in enumerate(words) if each == name]
+def _find_word(words: Sequence[str], query: str) -> int:
+    name, _, number = query.rpartition(":") if query not in words and ":" in query else (query, "", "1")
+    places = [place for place, text in enumerate(words) if text == name]
     if not number.isdecimal() or not 1 <= int(number) <= len(places):
         raise UserError(
-            f"--word is {asked!r}, which the text does not have that often; it has {', '.join(words)}; write it:2 for "
+            f"--word is {query!r}, which the text does not have that often; it has {', '.join(words)}; write it:2 for "
             "the second it"
         )
     return places[int(number) - 1]

@@ -1,4 +1,4 @@
-"""The logit lens: what a model would say if its stack ended after each layer, with the final norm applied."""
+"""The logit lens: the prediction after each layer, as if the stack ended there, with the final norm applied."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ from ..tasks.generate.scorer import Scorer
 from ..tasks.language.task import START, LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
-from .attribution import private
+from .attribution import copy_for_hooks
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Lens:
 
 
 def lens(predictor: AnyPredictor, text: str, target: str | None = None, top: int = 3) -> Lens:
-    """What a decoder or a masked model would say after each layer. A decoder reads `target`, or its own output."""
-    pieces, layers, tokenizer = layer_logits(predictor, text, target)
-    found = []
+    """The predictions of a decoder or a masked model after each layer. A decoder reads `target`, or its own output."""
+    places, layers, tokenizer = layer_logits(predictor, text, target)
+    cells = []
     for logits in layers:
         best = logits[:, : tokenizer.size].softmax(-1).topk(min(top, tokenizer.size))
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        found.append(tuple(LensCell(tuple(tokenizer.pieces(ids)), tuple(values)) for ids, values in rows))
-    return Lens(tuple(pieces), tuple(found))
+        cells.append(tuple(LensCell(tuple(tokenizer.pieces(ids)), tuple(values)) for ids, values in rows))
+    return Lens(tuple(places), tuple(cells))
 
 
 @torch.no_grad()
@@ -56,35 +56,35 @@ def layer_logits(
     """The places that are read, the logits (places, vocab) after every layer, and the tokenizer of the output."""
     if not text.strip():
         raise UserError("the text is empty, so there is nothing to predict; give a sentence")
-    own = private(predictor, "--lens")
-    pieces, run, tokenizer = _forward(own, text, target)
-    stacks = [part for part in own.module.modules() if isinstance(part, Stack)]
+    copy = copy_for_hooks(predictor, "--lens")
+    places, run, tokenizer = _forward(copy, text, target)
+    stacks = [part for part in copy.module.modules() if isinstance(part, Stack)]
     tap = StackTap(stacks[-1])  # of an encoder–decoder model the decoder
     run()
     layers = []
     for states in list(tap.states):
-        tap.shown = states
+        tap.override = states
         layers.append(run().float().cpu())
-    return pieces, layers, tokenizer
+    return places, layers, tokenizer
 
 
 class StackTap:
-    """Keeps the output of every layer of a stack; with `shown`, the stack returns that, after its norm."""
+    """Records the output of every layer of a stack. With `override`, the stack returns it, after its norm."""
 
     def __init__(self, stack: Stack) -> None:
         self.states: list[Tensor] = []
-        self.shown: Tensor | None = None
+        self.override: Tensor | None = None
         for layer in stack.layers:
             layer.register_forward_hook(self._keep)
         stack.register_forward_hook(self._replace)
 
     def _keep(self, layer: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> None:
-        if self.shown is None:
+        if self.override is None:
             self.states.append(out)
 
     def _replace(self, stack: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
         assert isinstance(stack, Stack)
-        normed: Tensor | None = None if self.shown is None else stack.norm(self.shown)
+        normed: Tensor | None = None if self.override is None else stack.norm(self.override)
         return normed
 
 
@@ -97,12 +97,12 @@ def _forward(
         case MaskedPredictor():
             if target is not None:
                 raise UserError("a masked model takes no target; give the text alone")
-            tokens, pieces = predictor.masked_row(text), predictor.tokenizer.pieces(predictor.masked_row(text))
+            tokens, texts = predictor.masked_row(text), predictor.tokenizer.pieces(predictor.masked_row(text))
             mask = Masker(predictor.tokenizer, predictor.run.data).mask
             places = [i for i, token in enumerate(tokens) if token == mask] or list(range(len(tokens)))
             inputs = _row(tokens, predictor)
             run = lambda: model.logits(model.encode(inputs).states)[0, places]  # noqa: E731
-            return [pieces[i] for i in places], run, predictor.tokenizer
+            return [texts[i] for i in places], run, predictor.tokenizer
         case LanguagePredictor():
             (ids,) = predictor.encode_texts([text + (target or "")])
             predictor.refuse_long(len(ids) + 1, "the text")
@@ -111,10 +111,10 @@ def _forward(
             return [START, *predictor.tokenizer.pieces(ids)], run, predictor.tokenizer
         case Scorer() if hasattr(model, "step"):
             output = str(predictor.predict(text, nbest=1)) if target is None else target
-            (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])
-            batch = predictor.pair([source], [wanted])
+            (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
+            batch = predictor.pair([source], [target_ids])
             run = lambda: model.logits(model.decode(batch["target"], model.encode(batch["source"])))[0]  # noqa: E731
-            return [START, *predictor.target.pieces(wanted)], run, predictor.target
+            return [START, *predictor.target.pieces(target_ids)], run, predictor.target
     raise UserError(
         f"--lens shows the tokens that a decoder or a masked model would write, and a run of {predictor.run.task} with "
         f"{predictor.run.model.family} writes none one by one; give a run of language, masked or translate"

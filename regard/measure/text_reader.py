@@ -1,4 +1,4 @@
-"""How a predictor reads one text: its tokens with START and END, and the forward pass over them."""
+"""The reader of a predictor: the tokens of a text with START and END, and the forward pass over them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -41,15 +41,15 @@ class TextReader:
 
     def text_row(self, text: str) -> tuple[list[str], WordRow]:
         """The words of a text, with punctuation marks as words of their own, and its tokens."""
-        found = list(WORD.finditer(text.strip()))
-        if not found:
+        matches = list(WORD.finditer(text.strip()))
+        if not matches:
             raise UserError("the text is empty and has no words; give a sentence")
-        pieces = [match.group(0) if place else match.group(1) for place, match in enumerate(found)]
-        tokens = self.tokenizer.encode(pieces)
-        row = self._row([each or [self.tokenizer.unk] for each in tokens])
+        words = [match.group(0) if place else match.group(1) for place, match in enumerate(matches)]
+        tokens = self.tokenizer.encode(words)
+        row = self._row([ids or [self.tokenizer.unk] for ids in tokens])
         if row is None:
             raise UserError(f"the text has {sum(map(len, tokens))} tokens, and the model reads {self.room}; shorten it")
-        return [match.group(1) for match in found], row
+        return [match.group(1) for match in matches], row
 
     def _row(self, words: Sequence[Sequence[int]]) -> WordRow | None:
         tokens, spans = list(self.before), []

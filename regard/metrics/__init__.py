@@ -1,1 +1,4 @@
-"""Metrics of labels and spans (labels), and of texts against references (text)."""
+"""Scores of predictions against references: labels and spans, texts, transcripts, captions, boxes, retrieval.
+
+A metric knows neither models nor files. Measures of what a model does inside belong to `measure`.
+"""

@@ -1,4 +1,7 @@
-"""The parts that families are built of. They depend on torch only, and families import them from here."""
+"""The parts that families are built of: layers, attention kernels, positions, caches, masks, losses.
+
+They depend on torch only, and families import them from here. A part knows no family, no task and no file.
+"""
 
 from . import slots
 from .attention import Attention

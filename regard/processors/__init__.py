@@ -1,7 +1,6 @@
-"""Processors turn raw values into arrays and back. A run keeps them beside its weights: they ship with the model.
+"""Processors turn raw values into arrays and back. A run folder contains them beside its weights.
 
-What belongs here: reading and checking one raw value (a text, an image, a recording, a label, boxes), augmenting it,
-and making tensors of it. What does not: where examples come from (`data/sources`) and how steps are planned
-(`data/loading`). `base.py` has the interface, `saved.py` the files in a run folder, `fields.py` examples of several
-fields.
+They read, check and augment one raw value (a text, an image, a recording, a label, boxes) and build tensors. Files of
+many examples belong to `data/sources`, planning of steps to `data/loading`. `base.py` has the interface, `saved.py`
+the files in a run folder, `fields.py` examples of several fields.
 """

@@ -1,4 +1,4 @@
-"""The interface of processors: raw values to arrays and back. A run keeps its processors beside its weights."""
+"""The interface of processors: raw values to arrays and back. A run folder contains them beside its weights."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -32,27 +32,27 @@ class FileBytes(bytes):
 
 
 class Processor(Protocol):
-    """The processor of one field, such as `source`. Everything that a run needs beside its weights is a processor."""
+    """The processor of one field, such as `source`. A run consists of its weights and its processors."""
 
     kind: ClassVar[str]  # its name in PROCESSORS, in run.json and in its file
     version: ClassVar[int]  # of its file
-    file: ClassVar[str]  # its usual file name in a run folder
+    file: ClassVar[str]  # its default file name in a run folder
 
     @property
     def modality(self) -> TensorKind:
-        """What its tensors are."""
+        """The kind of its tensors."""
 
     def encode(self, raw: Any, rng: Rng | None = None) -> Array:
         """`rng` is None outside training; with it, the field may be augmented (noise, SpecAugment, random crops)."""
 
     def cost(self, encoded: Array) -> int:
-        """What the budget of a step counts (tokens, frames, patches), of the example encoded without `rng`."""
+        """The size of an example in tokens, frames or patches, for the budget of a step; encoded without `rng`."""
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Encoded values as one batch."""
 
     def decode(self, values: Any) -> Any:
-        """Back to the raw form, for people."""
+        """The raw value of encoded or predicted values, for display."""
 
     def save(self, path: Path) -> None:
         """Write one file; `load` reads it."""
@@ -85,7 +85,7 @@ def to_array(values: Any) -> Array:
 
 
 def pad_arrays(rows: Sequence[Array], padding: float = 0) -> tuple[Tensor, Tensor | None]:
-    """Arrays of unequal lengths as one table (batch, longest, …), and which positions are valid; None if all are."""
+    """Arrays of unequal lengths as one table (batch, longest, …), and the valid mask; None if all are valid."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
     if min(lengths) == longest:
@@ -100,7 +100,7 @@ def pad_arrays(rows: Sequence[Array], padding: float = 0) -> tuple[Tensor, Tenso
 
 
 def write_saved(path: Path, kind: str, version: int, values: dict[str, Any]) -> None:
-    """Write a file of JSON with the kind and version of its processor."""
+    """Write a JSON file with the kind and version of its processor."""
     files.write_json(path, {"kind": kind, "version": version, **values})
 
 
@@ -116,12 +116,14 @@ def read_processor_file(path: Path) -> dict[str, Any]:
 def read_saved(path: Path, kind: str, version: int) -> dict[str, Any]:
     """The values that `write_saved` wrote. A file without kind and version is of version 1."""
     whole = read_processor_file(path)
-    found, newest = whole.pop("kind", kind), whole.pop("version", 1)
-    if found != kind:
-        raise UserError(f"{path} holds a processor of kind {found!r}, expected {kind!r}; restore the file of this run")
-    if not isinstance(newest, int) or newest > version:
+    saved_kind, saved_version = whole.pop("kind", kind), whole.pop("version", 1)
+    if saved_kind != kind:
         raise UserError(
-            f"{path} has version {newest!r} of the processor {kind!r} and this version of regard reads up to "
+            f"{path} holds a processor of kind {saved_kind!r}, expected {kind!r}; restore the file of this run"
+        )
+    if not isinstance(saved_version, int) or saved_version > version:
+        raise UserError(
+            f"{path} has version {saved_version!r} of the processor {kind!r} and this version of regard reads up to "
             f"{version}; use the version that wrote it"
         )
     return whole
@@ -129,7 +131,7 @@ def read_saved(path: Path, kind: str, version: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SavedSettings:
-    """A processor of plain settings, which are its file."""
+    """A processor that consists of settings; its file is the settings as JSON."""
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
@@ -142,10 +144,10 @@ class SavedSettings:
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
         values = read_saved(path, cls.kind, cls.version)
-        known = [field.name for field in fields(cls)]
-        if unknown := [name for name in values if name not in known]:
-            raise UserError(f"{path} has the unknown setting {unknown[0]!r}; expected {', '.join(known)}")
+        names = [field.name for field in fields(cls)]
+        if unknown := [name for name in values if name not in names]:
+            raise UserError(f"{path} has the unknown setting {unknown[0]!r}; expected {', '.join(names)}")
         try:
-            return cls(**{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()})
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
         except TypeError as error:
             raise UserError(f"{path} has a value of the wrong type ({error}); restore it") from error

@@ -17,8 +17,8 @@ Augment: TypeAlias = Callable[[Example, Rng], Example]
 class Fields:
     """The processors of an example by field.
 
-    `augment` changes raw fields together, such as an image with its boxes, before any is encoded. A processor itself
-    augments what concerns its field alone. Both draw from `rng` only: training gives one per (seed, epoch, example).
+    `augment` changes several raw fields together, such as an image with its boxes, before encoding. A processor
+    augments its own field. Both draw from `rng` only: training passes one per (seed, epoch, example).
     """
 
     processors: Mapping[str, Processor]
@@ -28,14 +28,14 @@ class Fields:
         """The arrays of each field; without `rng` nothing is augmented."""
         if rng is not None and self.augment is not None:
             example = self.augment(example, rng)
-        return {name: each.encode(example[name], rng) for name, each in self.processors.items()}
+        return {name: processor.encode(example[name], rng) for name, processor in self.processors.items()}
 
     def cost(self, encoded: Mapping[str, Array]) -> int:
-        """The cost of the field that costs most."""
-        return max(each.cost(encoded[name]) for name, each in self.processors.items())
+        """The cost of the most expensive field."""
+        return max(processor.cost(encoded[name]) for name, processor in self.processors.items())
 
     def collate(self, encoded: Sequence[Mapping[str, Array]]) -> dict[str, Inputs]:
-        return {name: each.collate([row[name] for row in encoded]) for name, each in self.processors.items()}
+        return {name: processor.collate([row[name] for row in encoded]) for name, processor in self.processors.items()}
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from .base import IGNORED, Array, Rng, pad_arrays, read_saved, to_array, write_s
 from .text.processor import TextProcessor, encode_words
 from .text.tokenizers import Tokenizer, load_tokenizer
 
-MAX_LABELS = 1000  # with more, and fewer than two texts for each, the columns are probably swapped
+MAX_LABELS = 1000  # with more labels, and fewer than two texts per label, the columns are probably swapped
 SHOWN_LABELS, SHOWN_CHARACTERS = 12, 60  # in error messages
 
 
 class LabeledSource(Protocol):
-    """Examples whose second side is a label, or a sequence of labels."""
+    """Examples whose second field is a label, or a sequence of labels."""
 
     name: str
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> tuple[Any, ...]: ...
-    def side(self, index: int, side: int) -> Any: ...
-    def text(self, index: int, side: int) -> str: ...
+    def field(self, index: int, field: int) -> Any: ...
+    def text(self, index: int, field: int) -> str: ...
     def location(self, index: int) -> str: ...
 
 
@@ -64,13 +64,13 @@ class LabelSet:
         return all(name == "O" or re.match(r"[BIES]-.", name) for name in self.names) and self.names != ["O"]
 
     def in_order_of(self, other: "LabelSet") -> "LabelSet":
-        """The same labels with the ids of `other`, if it has exactly these; else this set itself."""
+        """These labels with the ids of `other`, if both have the same labels; else this set."""
         return LabelSet({name: self.counts[name] for name in other}) if self.ids.keys() == other.ids.keys() else self
 
     def require_known(self, examples: LabeledSource, key: str) -> None:
-        """Raise if a label of `examples` is not in this set: no prediction could ever match it."""
+        """Raise if a label of `examples` is not in this set: no prediction could match it."""
         for index in range(len(examples)):
-            target = examples.side(index, 1)
+            target = examples.field(index, 1)
             for label in (target,) if isinstance(target, str) else target:
                 if label not in self.ids:
                     raise UserError(
@@ -124,10 +124,10 @@ class LabelProcessor:
         return Inputs("labels", torch.from_numpy(np.stack(encoded)))
 
     def decode(self, values: int | Sequence[int] | Array | Tensor) -> str | list[str]:
-        found = to_array(values)
-        if not found.ndim:
-            return self.labels.names[int(found)]
-        return [self.labels.names[number] for number in found.tolist() if number != IGNORED]
+        ids = to_array(values)
+        if not ids.ndim:
+            return self.labels.names[int(ids)]
+        return [self.labels.names[number] for number in ids.tolist() if number != IGNORED]
 
     def save(self, path: Path) -> None:
         write_saved(path, self.kind, self.version, {"labels": self.labels.counts})
@@ -140,7 +140,7 @@ class LabelProcessor:
 class TagProcessor:
     """The tags of the words of a sentence, each at the first token of its word between START and END.
 
-    It needs the tokenizer of the words. A run keeps it in the file of its text processor, which is read when needed.
+    It needs the tokenizer of the words, which it reads lazily from the file of the run's text processor.
     """
 
     kind: ClassVar[str] = "tags"
@@ -199,7 +199,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def sorted_labels(counts: Mapping[str, int]) -> LabelSet:
-    """Labels in alphabetical order, numbers in numerical order: the same data give every label the same id."""
+    """Labels in alphabetical order, numbers in numerical order, so that ids depend only on the set of labels."""
     return LabelSet({name: counts[name] for name in sorted(counts, key=_natural_key)})
 
 
@@ -210,7 +210,8 @@ def _natural_key(name: str) -> tuple[bool, int, str]:
 def collect_labels(examples: LabeledSource, remedy: str = "") -> LabelSet:
     """The labels of training examples. Columns that look swapped, and a single label, are errors.
 
-    `remedy` is for a single label, of data that cannot look swapped; by default the examples are texts.
+    `remedy` ends the error for a single label, for data whose columns cannot be swapped. By default the examples are
+    texts.
     """
     labels = sorted_labels(Counter(examples.text(i, 1) for i in range(len(examples))))
     swap = remedy or "set data.columns, for instance data.columns=label,text if the label comes first"
@@ -228,8 +229,8 @@ def collect_labels(examples: LabeledSource, remedy: str = "") -> LabelSet:
 
 
 def collect_label_sets(examples: LabeledSource) -> LabelSet:
-    """The labels of training examples that have any number of them each."""
-    counts = Counter(label for i in range(len(examples)) for label in examples.side(i, 1))
+    """The labels of multi-label training examples."""
+    counts = Counter(label for i in range(len(examples)) for label in examples.field(i, 1))
     if not counts:
         raise UserError(
             f"data.train: no example of {examples.name} has a label; choose the column that holds the labels "

@@ -15,10 +15,10 @@ LIST = "processors.json"  # in folders without run.json
 
 def processor_class(kind: str) -> type[Processor]:
     """The class of a kind of processor."""
-    found = PROCESSORS[kind]
-    if not isinstance(found, str):
-        return found
-    module, _, name = found.partition(":")
+    entry = PROCESSORS[kind]
+    if not isinstance(entry, str):
+        return entry
+    module, _, name = entry.partition(":")
     imported: type[Processor] = getattr(import_module(module), name)
     return imported
 
@@ -27,15 +27,15 @@ def load_processor(path: Path, kind: str | None = None) -> Processor:
     """The processor in a file. Files of tokenizers do not name their kind: it is text, unless `kind` is another."""
     if kind is None:
         whole = read_processor_file(path)
-        found = whole.get("kind") or ("labels" if "labels" in whole else "text")
+        saved_kind = whole.get("kind") or ("labels" if "labels" in whole else "text")
     else:
-        found = kind
-    if not isinstance(found, str) or found not in PROCESSORS:
+        saved_kind = kind
+    if not isinstance(saved_kind, str) or saved_kind not in PROCESSORS:
         raise UserError(
-            f"{path} holds a processor of kind {found!r}; this regard has {', '.join(PROCESSORS)}; install the plugin "
-            "that defines it, or update regard"
+            f"{path} holds a processor of kind {saved_kind!r}; this regard has {', '.join(PROCESSORS)}; install the "
+            "plugin that defines it, or update regard"
         )
-    return processor_class(found).load(path)
+    return processor_class(saved_kind).load(path)
 
 
 def save_processors(folder: Path, processors: Mapping[str, Processor]) -> dict[str, dict[str, str]]:
@@ -44,7 +44,7 @@ def save_processors(folder: Path, processors: Mapping[str, Processor]) -> dict[s
     for field, processor in processors.items():
         shared = next((name for name in entries if processors[name] is processor), None)
         if shared is None:
-            alone = all(each is processor or each.file != processor.file for each in processors.values())
+            alone = all(other is processor or other.file != processor.file for other in processors.values())
             file = processor.file if alone else f"{field}.{processor.file}"
             processor.save(folder / file)
         else:
@@ -55,13 +55,13 @@ def save_processors(folder: Path, processors: Mapping[str, Processor]) -> dict[s
 
 def load_processors(folder: Path) -> dict[str, Processor]:
     """The processors of a run folder by field. Fields with one file share one processor."""
-    found: dict[str, Processor] = {}
+    processors: dict[str, Processor] = {}
     files: dict[str, Processor] = {}
     for field, entry in read_run(folder)["processors"].items():
         if entry["file"] not in files:
             files[entry["file"]] = load_processor(folder / entry["file"], entry["kind"])
-        found[field] = files[entry["file"]]
-    return found
+        processors[field] = files[entry["file"]]
+    return processors
 
 
 # --- folders of other formats, which have no run.json ----------------------------------------------------------------
@@ -77,10 +77,12 @@ def imported_labels(folder: Path) -> LabelSet | None:
     entries = check_entries(read_optional_json(folder / LIST), folder / LIST).values()
     kinds = (LabelProcessor.kind, TagProcessor.kind)
     return saved_labels(
-        load_processor(folder / each["file"], each["kind"]) for each in entries if each["kind"] in kinds
+        load_processor(folder / entry["file"], entry["kind"]) for entry in entries if entry["kind"] in kinds
     )
 
 
 def saved_labels(processors: Iterable[Processor]) -> LabelSet | None:
     """The label set among these processors."""
-    return next((each.labels for each in processors if isinstance(each, LabelProcessor | TagProcessor)), None)
+    return next(
+        (processor.labels for processor in processors if isinstance(processor, LabelProcessor | TagProcessor)), None
+    )

@@ -1,4 +1,4 @@
-"""Processors of other targets than one label: several labels, and a number."""
+"""Processors of targets that are not one label: several labels, and a number."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .labels import LabelProcessor
 
 
 class MultiLabelProcessor(LabelProcessor):
-    """Any number of labels of an example, also none."""
+    """Any number of labels per example, including none."""
 
     kind: ClassVar[str] = "multi_labels"
 
@@ -34,12 +34,12 @@ class MultiLabelProcessor(LabelProcessor):
 
     def decode(self, values: int | Sequence[int] | Array | Tensor) -> list[str]:
         """The labels of a row of zeros and ones."""
-        return [name for name, given in zip(self.labels.names, to_array(values).tolist(), strict=True) if given]
+        return [name for name, present in zip(self.labels.names, to_array(values).tolist(), strict=True) if present]
 
 
 @dataclass(frozen=True)
 class NumberProcessor:
-    """The number of an example, as it is; `name` is that of the output."""
+    """The number of an example, unchanged; `name` is the name of the output."""
 
     name: str = "value"
     kind: ClassVar[str] = "regression"

@@ -1,4 +1,7 @@
-"""Recipes: TOML files of settings, packaged here or given by path. A recipe may inherit from a `base`."""
+"""Recipes: TOML files of settings, packaged here or given by path. A recipe may inherit from a `base`.
+
+Their comments are the only source of what a setting means (`config/explain.py`).
+"""
 
 import difflib
 import tomllib

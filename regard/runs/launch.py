@@ -11,7 +11,7 @@ from ..config import run_folder
 from ..config.merge import flatten
 from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
 from ..data.sources.data_files import keep_memory, splits_in_memory
-from ..device import resolve_device
+from ..device import resolve_device, use_threads
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..processors.base import Processor
@@ -20,7 +20,7 @@ from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..tasks.task import prepare
 from ..training import progress
 from ..training.lock import RunLock
-from ..training.loop import fit
+from ..training.loop import run_training
 from ..training.protocols import Outcome
 from ..training.ranks import Ranks, joined_processes
 from . import tuned
@@ -39,8 +39,8 @@ SET_BY_TASK = tuple(
 
 
 @dataclass(frozen=True)
-class Launched:
-    """A training that has ended: its outcome, and the base of a tuned run, which is still in memory."""
+class FinishedTraining:
+    """The outcome of a training, and the base of a tuned run, which is still in memory."""
 
     outcome: Outcome
     pretrained: Pretrained | None
@@ -53,27 +53,28 @@ def launch(
     *,
     resume: bool,
     open_start: OpenStart,
-    own: CustomParts = NO_CUSTOM_PARTS,
+    custom: CustomParts = NO_CUSTOM_PARTS,
     **report: Any,
-) -> Launched:
+) -> FinishedTraining:
     """Train a recipe with some settings changed into `out`, or resume the run there, which needs no recipe.
 
-    `own` are the parts that the user gives as Python objects.
+    `custom` are the parts that the user gives as Python objects.
     """
-    changes = changes if resume else {**changes, **own.settings}
+    changes = changes if resume else {**changes, **custom.settings}
     if resume:
         resolved = resume_run(out, recipe, changes)
     elif recipe is None:
         raise UserError("no recipe is given; give a name from `regard list` or a .toml file, or resume a run")
     else:
         resolved = config.resolve(recipe, changes, read_start=read_settings)
-    own.check(resolved.run)
-    with joined_processes(resolve_device(resolved.run.device)) as ranks, ExitStack() as held:
+    custom.check(resolved.run)
+    use_threads(resolved.run.threads)
+    with joined_processes(resolve_device(resolved.run.device)) as ranks, ExitStack() as stack:
         if ranks.first and resume:
-            held.enter_context(RunLock(out))
+            stack.enter_context(RunLock(out))
         elif ranks.first:
             check_free(out)
-        return _train(out, recipe or "", resolved, resume, ranks, held, open_start, own, report)
+        return _train(out, recipe or "", resolved, resume, ranks, stack, open_start, custom, report)
 
 
 def _train(
@@ -82,20 +83,20 @@ def _train(
     resolved: ResolvedRun,
     resume: bool,
     ranks: Ranks,
-    held: ExitStack,
+    stack: ExitStack,
     open_start: OpenStart,
-    own: CustomParts,
+    custom: CustomParts,
     report: Mapping[str, Any],
-) -> Launched:
-    """Train in this process. Of several ones, only the first writes to `out`."""
+) -> FinishedTraining:
+    """Train in this process. Of several processes, only the first writes to `out`."""
     run = resolved.run
     start = run.start and (tuned.base_folder(run, out) if resume else run.start)
     pretrained = open_start(start) if start else None
     run = pretrained.complete(run) if pretrained else run
-    kept = load_processors(out) if resume else pretrained.processors if pretrained else own.processors
+    saved = load_processors(out) if resume else pretrained.processors if pretrained else custom.processors
     with ranks.first_in_turn():
-        job = prepare(run, kept, resolve_device(run.device), out if resume else None)
-    own.apply(job)
+        job = prepare(run, saved, resolve_device(run.device), out if resume else None)
+    custom.apply(job)
     run, processors = job.run, job.processors
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
@@ -109,17 +110,17 @@ def _train(
         run_folder.update_run(out, config=run.dump())
     elif ranks.first:
         create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
-        held.enter_context(RunLock(out))
+        stack.enter_context(RunLock(out))
         job.write_files(out)
     try:
-        outcome = fit(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
+        outcome = run_training(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
     except UserError:
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)
         raise
     finally:
         job.loader.close()
-    return Launched(outcome, pretrained)
+    return FinishedTraining(outcome, pretrained)
 
 
 # --- run folders -----------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ def is_untrained(out: Path) -> bool:
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
-def resume_run(out: Path, recipe: str | None, wanted: Settings) -> ResolvedRun:
+def resume_run(out: Path, recipe: str | None, changes: Settings) -> ResolvedRun:
     """The stored run with the settings that may change. Another model or other data would be another run."""
     if not run_folder.is_run(out):
         raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
@@ -168,36 +169,36 @@ def resume_run(out: Path, recipe: str | None, wanted: Settings) -> ResolvedRun:
             f"{out} was started with recipe {about.get('recipe')!r}, not {recipe!r}; resume with that one, or without "
             f"any: `regard train --resume --out {out}`"
         )
-    given = _wanted_run(old, recipe, wanted)
-    _check_fixed(old, origin, given)
-    free = {
-        key: value for key, value in wanted.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
+    requested = _requested_run(old, recipe, changes)
+    _check_fixed(old, origin, requested)
+    allowed = {
+        key: value for key, value in changes.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
     }
-    run = change_settings(old, free, only=("train", *INFERENCE_SECTIONS))
-    run = run.model_copy(update={"data": keep_memory(run.data, given.run.data)})
-    return ResolvedRun(run, origin | dict.fromkeys(free, "command line"))
+    run = change_settings(old, allowed, only=("train", *INFERENCE_SECTIONS))
+    run = run.model_copy(update={"data": keep_memory(run.data, requested.run.data)})
+    return ResolvedRun(run, origin | dict.fromkeys(allowed, "command line"))
 
 
-def _wanted_run(old: Run, recipe: str | None, wanted: Settings) -> ResolvedRun:
+def _requested_run(old: Run, recipe: str | None, changes: Settings) -> ResolvedRun:
     """The run that the command line names: its recipe with the settings, or the stored run with them."""
     if recipe is not None:
         data = {"data.train": old.data.train} if old.data.train else {}  # need not be repeated
-        return config.resolve(recipe, {**data, **wanted}, read_start=read_settings)
-    run = change_settings(old, wanted, only=tuple(Run.model_fields))
+        return config.resolve(recipe, {**data, **changes}, read_start=read_settings)
+    run = change_settings(old, changes, only=tuple(Run.model_fields))
     return ResolvedRun(run, dict.fromkeys(changed_keys(old, run), "command line"))
 
 
-def _check_fixed(old: Run, origin: Mapping[str, str], wanted: ResolvedRun) -> None:
+def _check_fixed(old: Run, origin: Mapping[str, str], requested: ResolvedRun) -> None:
     """Refuse another value of a setting that a resumed run cannot change."""
-    before, now = dict(flatten(old.dump())), dict(flatten(wanted.run.dump()))
-    given_before = {key for key, where in origin.items() if where == "command line"}
-    given_now = {key for key, where in wanted.origin.items() if where == "command line"}
-    in_memory = splits_in_memory(wanted.run.data)
-    for key in changed_keys(old, wanted.run):
+    before, now = dict(flatten(old.dump())), dict(flatten(requested.run.dump()))
+    set_before = {key for key, where in origin.items() if where == "command line"}
+    set_now = {key for key, where in requested.origin.items() if where == "command line"}
+    in_memory = splits_in_memory(requested.run.data)
+    for key in changed_keys(old, requested.run):
         fixed = key.startswith(FIXED_ON_RESUME) and key not in (*CHANGEABLE_DATA, *SET_BY_TASK)
-        fixed &= not wanted.origin.get(key, "").startswith("start ")  # the weights of the start are compared later
+        fixed &= not requested.origin.get(key, "").startswith("start ")  # the weights of the start are compared later
         fixed &= key.removeprefix("data.") not in in_memory  # and so are data in memory
-        if fixed and (key in given_now or key not in given_before):
+        if fixed and (key in set_now or key not in set_before):
             raise UserError(
                 f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"
             )

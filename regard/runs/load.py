@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
 
-CPU_FP32 = {"precision": "fp32", "device": "cpu"}  # to inspect, convert or start from a model
-
-
 def load(
     path: str | PathLike[str],
     overrides: Settings | None = None,
@@ -55,7 +52,19 @@ def load(
     source = find_model(names[0])
     if source.kind == "run":
         return load_run(change_settings(read_config(source.path), changes), source.path)
-    return _apply_precision(source.load(changes))
+    from ..device import use_threads
+
+    predictor = source.load(changes)
+    use_threads(predictor.run.threads)
+    return _apply_precision(predictor)
+
+
+def load_on_cpu(path: str | PathLike[str]) -> "AnyPredictor":
+    """A model in fp32 on the CPU, to inspect it, convert it or start from it; the number of threads stays."""
+    from ..device import kept_threads
+
+    with kept_threads():
+        return load(path, {"precision": "fp32", "device": "cpu"})
 
 
 def merge_settings(overrides: Settings | None, sections: Settings) -> dict[str, Any]:
@@ -68,7 +77,7 @@ def merge_settings(overrides: Settings | None, sections: Settings) -> dict[str, 
 
 def open_pretrained(folder: str) -> Pretrained:
     """The model that `start` names, in fp32 on the CPU."""
-    return Pretrained(folder, lambda path: load(path, CPU_FP32))
+    return Pretrained(folder, load_on_cpu)
 
 
 def split_paths(path: str) -> list[str]:
@@ -95,11 +104,12 @@ def _load_ensemble(names: list[str], changes: Settings) -> "AnyPredictor":
 
 def load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "AnyPredictor":
     """The predictor of a run folder. `pretrained` is the base of a tuned run, if it is in memory already."""
-    from ..device import resolve_device
+    from ..device import resolve_device, use_threads
     from ..tasks.task import restore
     from ..training.checkpoint import load_model
     from . import tuned
 
+    use_threads(run.threads)
     predictor = restore(run, path, resolve_device(run.device))
     predictor.folder_of_run = path
     if run.tune.kind != "none":
@@ -110,7 +120,7 @@ def load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "Any
 
 def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "AnyPredictor":
     """Load tuned runs over one base; the weights of the base are in memory once."""
-    from ..device import resolve_device
+    from ..device import resolve_device, use_threads
     from ..formats import peft
     from ..tasks.task import restore
     from . import tuned
@@ -128,6 +138,7 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
         run = change_settings(read_config(folder), changes)
         if run.tune.kind == "none":
             raise UserError(f"{name} is not tuned but a whole model; load it without a base")
+        use_threads(run.threads)
         predictor = restore(run, folder, resolve_device(run.device))
         predictor.folder_of_run = folder
         return tuned.restore(predictor, folder, pretrained(), force)

@@ -1,4 +1,4 @@
-"""Pretrained models: what `start` names provides the settings, tokenizers and initial weights of a run."""
+"""Pretrained models: the model that `start` names gives a run its settings, tokenizers and initial weights."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -25,9 +25,9 @@ SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
 
 
 def read_settings(start: str) -> JsonObject:
-    """The model settings of what `start` names and, of a run, its tokenizer settings, by dotted key.
+    """The model settings of the model that `start` names and, for a run, its tokenizer settings, by dotted key.
 
-    It reads no weights; `Pretrained.complete` adds what only they show.
+    It reads no weights; `Pretrained.complete` adds the settings that only the weights reveal.
     """
     source = find_model(start, f"start={start}")
     if source.kind == "run":
@@ -46,7 +46,7 @@ class Pretrained:
         self.start = start
         self.source = find_model(start, f"start={start}")
         part = self.source.load_part()
-        self.partial = part is not None  # such as a backbone: all else is new
+        self.partial = part is not None  # such as a backbone; all other tensors are new
         self.predictor: StartModel = part or load(self.source.name)
         if self.predictor.run.tune.kind != "none":
             raise UserError(f"start={start} is a tuned run; merge it into one model first (`regard convert --merge`)")
@@ -64,40 +64,45 @@ class Pretrained:
 
     @property
     def processors(self) -> "Mapping[str, Processor]":
-        """What a new run may keep, by field."""
+        """The processors that a new run may reuse, by field."""
         processors: Mapping[str, Processor] = self.predictor.processors
         return processors
 
     def complete(self, run: Run) -> Run:
-        """The run with the settings of the start that only its tensors show, such as a T5 head that is not tied, and
-        with the tokens that the start suppresses.
+        """The run with the suppressed tokens of the start, and with settings that only its tensors reveal.
+
+        An example is a T5 head that is not tied.
         """
         run = self._with_suppressed(run)
         if self.source.kind == "run":
             return run
-        given, own, shown = (
+        file_settings, run_settings, loaded_settings = (
             dict(flatten({"model": config.model_dump(mode="json")}))
             for config in (self.source.config(), run.model, self.predictor.run.model)
         )
-        new = {key: value for key, value in shown.items() if given[key] != value and own.get(key) == given[key]}
+        new = {
+            key: value
+            for key, value in loaded_settings.items()
+            if file_settings[key] != value and run_settings.get(key) == file_settings[key]
+        }
         return change_settings(run, new, only=("model",)) if new else run
 
     def _with_suppressed(self, run: Run) -> Run:
-        """Lists of token ids that the run does not set: they belong to the tokenizer, which it keeps."""
-        own, given = run.decode, self.predictor.run.decode
-        lists = {name: getattr(given, name, ()) for name in SUPPRESSED if getattr(own, name, None) == ()}
+        """The run with the suppressed tokens of the start, unless it sets its own: they belong to the tokenizer."""
+        decode, start_decode = run.decode, self.predictor.run.decode
+        lists = {name: getattr(start_decode, name, ()) for name in SUPPRESSED if getattr(decode, name, None) == ()}
         lists = {name: ids for name, ids in lists.items() if ids}
-        return run.model_copy(update={"decode": own.model_copy(update=lists)}) if lists else run
+        return run.model_copy(update={"decode": decode.model_copy(update=lists)}) if lists else run
 
     def copy_weights(self, model: "nn.Module") -> list[str]:
         """Copy all tensors that the model shares with the start; return notes for the user."""
         import torch
 
-        own, names = model.state_dict(), self.shared_names(model)
+        tensors, names = model.state_dict(), self.shared_names(model)
         with torch.no_grad():
             for name in names:
-                own[name].copy_(self.resized.get(name, self.weights[name]))
-        unused = [name for name in self.weights if name not in own]
+                tensors[name].copy_(self.resized.get(name, self.weights[name]))
+        unused = [name for name in self.weights if name not in tensors]
         new = f"new tensors: {_name_list(self.new)}" if self.new else "no new tensors"
         new += f"; resized: {_name_list(list(self.resized))}" if self.resized else ""
         notes = [f"start: {len(names)} tensors from {self.start}; {new}"]
@@ -110,14 +115,14 @@ class Pretrained:
             model.get_parameter(name).data.copy_(tensor)
         names.difference_update(self.resized)
         shared = {
-            id(own): base.get_parameter(full)
+            id(parameter): base.get_parameter(full)
             for path, module in model.named_modules()
-            for name, own in module._parameters.items()
+            for name, parameter in module._parameters.items()
             if (full := f"{path}.{name}".lstrip(".")) in names
         }
         for module in model.modules():  # a new head that is tied to the embeddings follows them
-            for name, own in module._parameters.items():
-                module._parameters[name] = shared.get(id(own), own)
+            for name, parameter in module._parameters.items():
+                module._parameters[name] = shared.get(id(parameter), parameter)
 
     def copy_buffers(self, model: "nn.Module") -> list[str]:
         """Copy the buffers; return the names of all tensors that the model shares with the start."""
@@ -136,18 +141,18 @@ class Pretrained:
         from ..families import family
         from ..families.spec import is_within
 
-        own = model.state_dict()
+        tensors = model.state_dict()
         self.resized = self._resized(model)
         spec = family(self.predictor.run.model.family).SPEC
-        top = {name for name in {*own, *self.weights} if is_within(name, spec.head_modules)}
-        names = [name for name in own if name in self.weights and own[name].shape == self._shape(name)]
-        new = {name for name in own if name not in self.weights} if self.partial else top
-        wrong = [name for name in own if name not in names and name not in new]
-        wrong += [name for name in self.weights if name not in own and name not in top]
+        top = {name for name in {*tensors, *self.weights} if is_within(name, spec.head_modules)}
+        names = [name for name in tensors if name in self.weights and tensors[name].shape == self._shape(name)]
+        new = {name for name in tensors if name not in self.weights} if self.partial else top
+        wrong = [name for name in tensors if name not in names and name not in new]
+        wrong += [name for name in self.weights if name not in tensors and name not in top]
         if wrong:
-            raise UserError(self._mismatch(wrong[0], own, tuned))
-        self.new = [name for name in own if name not in names]
-        self.unfrozen = [name for name in own if name in self.new or is_within(name, spec.label_modules)]
+            raise UserError(self._mismatch(wrong[0], tensors, tuned))
+        self.new = [name for name in tensors if name not in names]
+        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, spec.label_modules)]
         return names
 
     def _shape(self, name: str) -> "torch.Size":
@@ -158,22 +163,24 @@ class Pretrained:
         resized = {}
         for path, part in model.named_modules():
             name = f"{path}.table"
-            given = self.weights.get(name)
-            if given is None or not hasattr(part, "fit") or given.shape == part.table.shape:
+            start_table = self.weights.get(name)
+            if start_table is None or not hasattr(part, "fit") or start_table.shape == part.table.shape:
                 continue
-            if (table := part.fit(given)) is not None:
+            if (table := part.fit(start_table)) is not None:
                 resized[name] = table
         return resized
 
-    def _mismatch(self, name: str, own: "Mapping[str, Tensor]", tuned: Path | None) -> str:
-        here, there = (f"{tuple(some[name].shape)}" if name in some else "missing" for some in (own, self.weights))
+    def _mismatch(self, name: str, tensors: "Mapping[str, Tensor]", tuned: Path | None) -> str:
+        ours, theirs = (
+            f"{tuple(table[name].shape)}" if name in table else "missing" for table in (tensors, self.weights)
+        )
         if tuned is not None:
             return (
-                f"{self.start} cannot be the base of {tuned}: {name} is {here} in the tuned model and {there} in the "
+                f"{self.start} cannot be the base of {tuned}: {name} is {ours} in the tuned model and {theirs} in the "
                 "base; give the base that it was trained over"
             )
         return (
-            f"start={self.start} does not fit this model: {name} is {here} in the model and {there} in the start; "
+            f"start={self.start} does not fit this model: {name} is {ours} in the model and {theirs} in the start; "
             "leave out the model settings, which start defines"
         )
 

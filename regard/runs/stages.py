@@ -1,7 +1,7 @@
-"""Recipes of several stages: trainings, distillation and word alignment, each from the results of earlier ones.
+"""Recipes of several stages: trainings, distillation and word alignment. A stage uses the results of earlier stages.
 
-Every stage writes a folder or a file of its own in the output folder, which appears complete or can be continued. So
-a pipeline that was killed continues with the stage that it was in. The settings of all stages are checked first.
+Every stage writes its own folder or file in the output folder, which appears complete or can be continued. So a killed
+pipeline continues with its current stage. The settings of all stages are checked first.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from .launch import check_free
 from .pretrained import read_settings
 from .work import distill, open_aligner, run_training
 
-FILE = "stages.json"  # in the output folder: what it was started with, and the stages that are done
+FILE = "stages.json"  # in the output folder: the recipe, the settings, and the stages that are done
 KINDS = "train", "distill", "align"
 Report = Callable[[str], None]
 
@@ -72,20 +72,20 @@ def read_stages(recipe: str) -> list[Stage]:
     if others := values.keys() - {"stages"}:
         raise UserError(f"recipe {recipe} has stages and also {sorted(others)[0]}; move it to settings of a stage")
     try:
-        stages = [Stage.model_validate(each) for each in values["stages"]]
+        stages = [Stage.model_validate(entry) for entry in values["stages"]]
     except (ValidationError, TypeError) as error:
         first = (
             f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else error
         )
         raise UserError(f"the stages of recipe {recipe} are not valid, {first}; correct the file") from error
-    known: list[str] = []
+    names: list[str] = []
     for stage in stages:
         for key, name in stage.earlier.items():
-            if name not in known:
+            if name not in names:
                 raise UserError(f"stage {stage.name} has {key}={name}, which is not an earlier stage; correct {recipe}")
-        if stage.name in known:
+        if stage.name in names:
             raise UserError(f"recipe {recipe} has two stages {stage.name}; rename one")
-        known.append(stage.name)
+        names.append(stage.name)
     return stages
 
 
@@ -93,7 +93,7 @@ def read_stages(recipe: str) -> list[Stage]:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStage:
     """A stage with its resolved settings."""
 
     stage: Stage
@@ -101,20 +101,20 @@ class Planned:
     run: Run | None  # of a training
 
 
-def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[Planned]:
+def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[PlannedStage]:
     """All stages with their settings; the mistakes in all of them are reported together."""
-    stages, given = read_stages(recipe), dict(flatten(changes))
+    stages, settings = read_stages(recipe), dict(flatten(changes))
     names = [stage.name for stage in stages]
-    shared = {key: value for key, value in given.items() if key.partition(".")[0] not in names}
+    shared = {key: value for key, value in settings.items() if key.partition(".")[0] not in names}
     if not shared.get("data.train"):
         raise UserError(f"recipe {recipe} needs data.train, two files of lines; give data.train=SOURCE,TARGET")
-    planned: dict[str, Planned] = {}
+    planned: dict[str, PlannedStage] = {}
     mistakes: list[str] = []
     for stage in stages:
         prefix = f"{stage.name}."
-        own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+        stage_settings = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
         try:
-            planned[stage.name] = _plan_stage(stage, shared, own, out, planned)
+            planned[stage.name] = _plan_stage(stage, shared, stage_settings, out, planned)
         except UserError as error:
             mistakes.append(f"stage {stage.name}: {error}")
     if mistakes:
@@ -123,8 +123,12 @@ def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[Planned]:
 
 
 def _plan_stage(
-    stage: Stage, shared: Mapping[str, Any], own: Mapping[str, Any], out: Path, planned: Mapping[str, Planned]
-) -> Planned:
+    stage: Stage,
+    shared: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    out: Path,
+    planned: Mapping[str, PlannedStage],
+) -> PlannedStage:
     settings = dict(flatten(stage.settings))
     if missing := [name for name in stage.earlier.values() if name not in planned]:
         raise UserError(f"{missing[0]} has mistakes")
@@ -132,54 +136,56 @@ def _plan_stage(
         teacher = planned[stage.distill].run
         if teacher is None:
             raise UserError(f"distill is {stage.distill}, which is not a training; name one that is")
-        device = {key: shared[key] for key in ("device", "precision") if key in shared}
-        changes = {**device, **settings, **own}
+        device = {key: shared[key] for key in ("device", "threads", "precision") if key in shared}
+        changes = {**device, **settings, **overrides}
         change_settings(teacher, changes)
-        return Planned(stage, changes, None)
+        return PlannedStage(stage, changes, None)
     if stage.align:
-        changes = {**settings, **own}
+        changes = {**settings, **overrides}
         if unknown := changes.keys() - {"symmetrize", "iterations"}:
             raise UserError(f"{sorted(unknown)[0]} is not a setting of align; expected symmetrize or iterations")
         open_aligner(None, changes.get("symmetrize", "grow-diag-final-and"), int(changes.get("iterations", 5)))
-        return Planned(stage, changes, None)
-    changes = {**settings, **shared, **own, **_paths(stage, shared["data.train"], out)}
+        return PlannedStage(stage, changes, None)
+    changes = {**settings, **shared, **overrides, **_paths(stage, shared["data.train"], out)}
     changes = {
         key: value for key, value in changes.items() if not (stage.start and key.startswith(("model.", "tokenizer.")))
     }
 
     def read_start(start: str) -> Mapping[str, Any]:
-        known = planned[stage.start].run
-        if known is None or run_folder.is_run(Path(start)):
+        earlier = planned[stage.start].run
+        if earlier is None or run_folder.is_run(Path(start)):
             return read_settings(start)
-        return dict(flatten({name: known.dump()[name] for name in ("model", "tokenizer")}))
+        return dict(flatten({name: earlier.dump()[name] for name in ("model", "tokenizer")}))
 
-    return Planned(stage, changes, config.resolve(stage.train, changes, read_start=read_start).run)
+    return PlannedStage(stage, changes, config.resolve(stage.train, changes, read_start=read_start).run)
 
 
 def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
     """The settings that name the results of earlier stages."""
     keys = {"links": "data.links", "teacher": "data.teacher", "start": "start"}
-    found: dict[str, Any] = {keys[key]: str(out / name) for key, name in stage.earlier.items() if key in keys}
+    paths: dict[str, Any] = {keys[key]: str(out / name) for key, name in stage.earlier.items() if key in keys}
     if stage.targets:
-        found["data.train"] = (sources_of(train), (str(out / stage.targets),))
-    return found
+        paths["data.train"] = (sources_of(train), (str(out / stage.targets),))
+    return paths
 
 
 def sources_of(train: Any) -> tuple[str, ...]:
     """The files of the sources of data.train."""
-    sides = config.parse_data_files(train) if isinstance(train, str) else train
-    if len(sides) != 2:
-        raise UserError(f"data.train has {len(sides)} sides; stages need two files of lines, SOURCE,TARGET")
-    side = sides[0]
-    return (side,) if isinstance(side, str) else tuple(side)
+    files = config.parse_data_files(train) if isinstance(train, str) else train
+    if len(files) != 2:
+        raise UserError(f"data.train has {len(files)} sides; stages need two files of lines, SOURCE,TARGET")
+    sources = files[0]
+    return (sources,) if isinstance(sources, str) else tuple(sources)
 
 
 def show(recipe: str, changes: Mapping[str, Any], out: Path) -> str:
     """The settings of all stages, as TOML."""
     lines = []
-    for each in plan(recipe, changes, out):
-        lines.append(f"# stage {each.stage.name}")
-        lines += [config.ResolvedRun(each.run, _origins(each.run)).show()] if each.run else [f"# {each.changes}"]
+    for planned in plan(recipe, changes, out):
+        lines.append(f"# stage {planned.stage.name}")
+        lines += (
+            [config.ResolvedRun(planned.run, _origins(planned.run)).show()] if planned.run else [f"# {planned.changes}"]
+        )
     return "\n".join(lines)
 
 
@@ -194,46 +200,48 @@ def run_stages(
     recipe: str | None, changes: Mapping[str, Any], *, out: Path, resume: bool, report: Report, progress: bool = False
 ) -> int:
     """Run all stages that are not done; return the signal that stopped a training, or 0."""
-    recipe, given = _begin(recipe, dict(flatten(changes)), out, resume)
-    stages = plan(recipe, given, out)
+    recipe, settings = _begin(recipe, dict(flatten(changes)), out, resume)
+    stages = plan(recipe, settings, out)
     with RunLock(out):
         if not (out / FILE).is_file():
-            write_json(out / FILE, {"recipe": recipe, "settings": _plain(given), "done": []})
+            write_json(out / FILE, {"recipe": recipe, "settings": _plain(settings), "done": []})
         done = list(read_json(out / FILE)["done"])
-        for number, each in enumerate(stages, 1):
-            name = each.stage.name
+        for number, planned in enumerate(stages, 1):
+            name = planned.stage.name
             if name in done:
                 report(f"stage {number} of {len(stages)}, {name}: done already")
                 continue
-            report(f"stage {number} of {len(stages)}, {name}: {_describe(each.stage)}")
-            if signal := _run_stage(each, given, out, report, progress):
+            report(f"stage {number} of {len(stages)}, {name}: {_describe(planned.stage)}")
+            if signal := _run_stage(planned, settings, out, report, progress):
                 return signal
             done.append(name)
-            write_json(out / FILE, {"recipe": recipe, "settings": _plain(given), "done": done})
+            write_json(out / FILE, {"recipe": recipe, "settings": _plain(settings), "done": done})
     return 0
 
 
-def _begin(recipe: str | None, given: dict[str, Any], out: Path, resume: bool) -> tuple[str, dict[str, Any]]:
+def _begin(recipe: str | None, settings: dict[str, Any], out: Path, resume: bool) -> tuple[str, dict[str, Any]]:
     """The recipe and the settings of the pipeline in `out`, which is created unless it is resumed."""
     if not resume:
         assert recipe is not None
         if (out / FILE).is_file():
             raise UserError(f"{out} already holds stages; add --resume to continue them, or choose another --out")
         check_free(out)
-        plan(recipe, given, out)  # a mistake leaves nothing behind
+        plan(recipe, settings, out)  # a mistake leaves nothing behind
         out.mkdir(parents=True, exist_ok=True)
-        return recipe, given
+        return recipe, settings
     if not (out / FILE).is_file():
         raise UserError(f"{out} holds no stages to resume; leave out --resume to start")
     about = read_json(out / FILE)
-    if recipe not in (None, about["recipe"]) or given and _plain(given) != about["settings"]:
+    if recipe not in (None, about["recipe"]) or settings and _plain(settings) != about["settings"]:
         raise UserError(f"{out} was started with another recipe or other settings; resume it without any")
     return about["recipe"], about["settings"]
 
 
-def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as JSON has them."""
-    return {key: [list(side) for side in each] if isinstance(each, tuple) else each for key, each in given.items()}
+    return {
+        key: [list(group) for group in value] if isinstance(value, tuple) else value for key, value in settings.items()
+    }
 
 
 def _describe(stage: Stage) -> str:
@@ -242,23 +250,26 @@ def _describe(stage: Stage) -> str:
     return f"translations of {stage.distill}" if stage.distill else f"word alignment of {stage.align}"
 
 
-def _run_stage(each: Planned, given: Mapping[str, Any], out: Path, report: Report, progress: bool) -> int:
-    stage, place = each.stage, out / each.stage.name
+def _run_stage(planned: PlannedStage, settings: Mapping[str, Any], out: Path, report: Report, progress: bool) -> int:
+    stage, path = planned.stage, out / planned.stage.name
     if stage.train:
-        begun = run_folder.is_run(place)
-        recipe, changes = (None, {}) if begun else (stage.train, each.changes)
-        return run_training(recipe, changes, out=place, resume=begun, progress=progress).outcome.signal
-    if place.exists():  # the process ended between writing it and noting that it is done
+        begun = run_folder.is_run(path)
+        recipe, changes = (None, {}) if begun else (stage.train, planned.changes)
+        return run_training(recipe, changes, out=path, resume=begun, progress=progress).outcome.signal
+    if path.exists():  # the process ended between writing it and noting that it is done
         return 0
-    sources = sources_of(given["data.train"])
+    sources = sources_of(settings["data.train"])
     if stage.distill:
-        distill(out / stage.distill, each.changes, out=place, data=(sources,), report=report)
+        distill(out / stage.distill, planned.changes, out=path, data=(sources,), report=report)
         return 0
     texts, targets = TextLines(sources, "refuse"), TextLines((str(out / stage.align),), "refuse")
     align = open_aligner(
-        None, each.changes.get("symmetrize", "grow-diag-final-and"), int(each.changes.get("iterations", 5)), report
+        None,
+        planned.changes.get("symmetrize", "grow-diag-final-and"),
+        int(planned.changes.get("iterations", 5)),
+        report,
     )
-    with atomic_write(place) as draft, open(draft, "w", encoding="utf-8") as file:
+    with atomic_write(path) as draft, open(draft, "w", encoding="utf-8") as file:
         pairs = zip(_every(texts), _every(targets), strict=True)
         file.writelines(f"{format_pharaoh(links)}\n" for links in align(pairs))
     return 0

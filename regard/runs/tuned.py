@@ -28,7 +28,7 @@ from ..parts.layer import smallest_context
 from ..processors.base import Processor
 from ..tasks.base import Metrics, Record
 from ..tasks.generate.base import group_indices
-from ..tasks.predictor import Answer, AnyPredictor
+from ..tasks.predictor import AnyPredictor, PlainResult
 from ..tasks.requests import Request, Result
 from .pretrained import Pretrained
 
@@ -36,9 +36,9 @@ WEIGHTS = "model.safetensors"
 
 
 def prepare(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> list[str]:
-    """Freeze a model that has the weights of the base and attach what is trained; return notes for the user."""
+    """Freeze a model that has the weights of the base and attach the trainable parts; return notes for the user."""
     check_room(model, run)
-    count = sum(each.numel() for each in model.parameters())
+    count = sum(parameter.numel() for parameter in model.parameters())
     _attach(model, run, pretrained, processors)
     return [tune.describe_tuning(model, run.tune.kind, count)]
 
@@ -67,7 +67,7 @@ def _attach(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapp
 
 
 def attach(model: nn.Module, run: Run, unfrozen: Sequence[str], words: Sequence[int] = ()) -> None:
-    """Attach the trainable parts of `run.tune`; a family that does not support them is reported by name."""
+    """Attach the trainable parts of `run.tune`; the error names a family that does not support them."""
     try:
         tune.attach(model, run.tune, unfrozen, words)
     except Unsupported as error:
@@ -88,8 +88,8 @@ def _initial_tokens(run: Run, processors: Mapping[str, Processor]) -> Sequence[i
         raise UserError(f"tune.words is {text!r}, but this model reads {first.modality}; leave it out")
     if not (tokens := first.encode(text).tolist()):
         raise UserError(f"tune.words is {text!r}, which has no tokens; give some words, or leave it out")
-    found: list[int] = tokens
-    return found
+    ids: list[int] = tokens
+    return ids
 
 
 def check_room(model: nn.Module, run: Run) -> None:
@@ -110,11 +110,11 @@ def check_room(model: nn.Module, run: Run) -> None:
 
 def check_base(model: nn.Module, folder: Path, pretrained: Pretrained, force: bool) -> None:
     """Check that the base has the weights that the run was tuned over; `force` only warns if not."""
-    known = read_run(folder).get("start", {})
-    if known.get("weights") == (digest := pretrained.digest()):
+    start = read_run(folder).get("start", {})
+    if start.get("weights") == (digest := pretrained.digest()):
         return
     problem = (
-        f"{folder} was tuned over {known.get('folder')} (weights {str(known.get('weights'))[:8]}), but "
+        f"{folder} was tuned over {start.get('folder')} (weights {str(start.get('weights'))[:8]}), but "
         f"{pretrained.start} has other weights ({digest[:8]})"
     )
     if not force:
@@ -126,35 +126,35 @@ def check_base(model: nn.Module, folder: Path, pretrained: Pretrained, force: bo
 
 
 def describe_base(run: Run, pretrained: Pretrained, folder: Path) -> JsonObject:
-    """What run.json keeps of the start of the run in `folder`: its weights, and the ways to find it from anywhere."""
-    known: JsonObject = {"folder": run.start, "weights": pretrained.digest()}
+    """The entry of run.json about the start of the run in `folder`: the hash of its weights, and its paths."""
+    start: JsonObject = {"folder": run.start, "weights": pretrained.digest()}
     if pretrained.source.commit:
-        known["commit"] = pretrained.source.commit
+        start["commit"] = pretrained.source.commit
     elif Path(run.start).exists():
-        known["absolute"] = str(Path(run.start).resolve())
+        start["absolute"] = str(Path(run.start).resolve())
         with suppress(ValueError):  # on another drive of Windows
-            known["relative"] = os.path.relpath(known["absolute"], folder.resolve())
-    return known
+            start["relative"] = os.path.relpath(start["absolute"], folder.resolve())
+    return start
 
 
 def base_folder(run: Run, folder: Path) -> str:
-    """The folder that the run in `folder` was started from: where it lies beside the run, where it was, or as given.
+    """The folder that the run in `folder` was started from: by its relative path, its absolute path, or as given.
 
-    So both may move together, the run may move alone, and the current directory does not matter. A start that someone
+    So both may move together, the run may move alone, and the current directory does not matter. A start that a user
     has corrected in the config of run.json is used as it is. A model of the hub is named with its commit.
     """
-    known = read_run(folder).get("start", {})
-    known = known if known.get("folder") == run.start else {}
-    if "commit" in known:
-        return f"{SCHEME}{run.start.removeprefix(SCHEME).partition('@')[0]}@{known['commit']}"
-    places = [str(folder.resolve() / known["relative"])] if "relative" in known else []
-    places += [known["absolute"]] if "absolute" in known else []
+    start = read_run(folder).get("start", {})
+    start = start if start.get("folder") == run.start else {}
+    if "commit" in start:
+        return f"{SCHEME}{run.start.removeprefix(SCHEME).partition('@')[0]}@{start['commit']}"
+    places = [str(folder.resolve() / start["relative"])] if "relative" in start else []
+    places += [start["absolute"]] if "absolute" in start else []
     for place in places:
         if Path(place).exists():
             return run.start if Path(run.start).exists() and os.path.samefile(run.start, place) else place
     if Path(run.start).exists():
         return run.start
-    missing = f"{known.get('absolute', run.start)}, which does not exist; restore it"
+    missing = f"{start.get('absolute', run.start)}, which does not exist; restore it"
     if run.tune.kind == "none":
         raise UserError(f"{folder} was started from {missing}")
     raise UserError(f"{folder} is tuned over {missing}, or name its new place: `regard predict BASE --tune {folder}`")
@@ -169,7 +169,7 @@ Tunes: TypeAlias = AnyPath | Mapping[str, AnyPath] | Iterable[AnyPath]
 
 
 def load_over(tunes: Tunes, read: Callable[[Path], AnyPredictor]) -> AnyPredictor:
-    """The predictor that `read` makes of one folder; of several an AdapterSwitch."""
+    """The predictor that `read` returns for one folder; for several folders, an AdapterSwitch."""
     if isinstance(tunes, str | os.PathLike) or not isinstance(tunes, Iterable):
         return read(Path(path_name(tunes, "tune")))
     named = tunes if isinstance(tunes, Mapping) else _by_name(list(tunes))
@@ -189,8 +189,8 @@ def _by_name(folders: Sequence[AnyPath]) -> dict[str, Path]:
 class AdapterSwitch(AnyPredictor):
     """Predictors that share the tensors of one base, by the names of their adapters.
 
-    `switch["a"]` is one of them; a request names its own as `adapter`, and so may `predict`. Else the switch acts as
-    the one that `use` selected, initially the first. That selection holds for all threads, so threads name theirs.
+    `switch["a"]` is one of them; a request selects one by `adapter`, and so may `predict`. Otherwise the switch acts as
+    the one that `use` selected, initially the first. All threads share this selection, so threads should name theirs.
     """
 
     def __init__(self, predictors: Mapping[str, AnyPredictor]) -> None:
@@ -210,7 +210,7 @@ class AdapterSwitch(AnyPredictor):
         """Select a predictor by name."""
         selected = self[name]
         self.name = name
-        for attribute in ("sides", "roles", "table_formats", "field", "output", "multiline"):
+        for attribute in ("fields", "roles", "table_formats", "field", "output", "multiline"):
             setattr(self, attribute, getattr(selected, attribute))
         return self
 
@@ -221,24 +221,24 @@ class AdapterSwitch(AnyPredictor):
     def requests(self, items: Iterable[Any], details: bool = False, **decode: object) -> list[Request]:
         """`adapter` may stand beside the names of decode.*."""
         name = str(decode.pop("adapter", None) or self.name)
-        return [replace(each, adapter=name) for each in self[name].requests(items, details, **decode)]
+        return [replace(request, adapter=name) for request in self[name].requests(items, details, **decode)]
 
     def predict_requests(self, requests: Sequence[Request], batch: int | None = None) -> list[Result]:
         default = self.name
         results: dict[int, Result] = {}
-        for indices in group_indices(requests, lambda each: each.adapter or default):
-            own = [replace(requests[i], adapter=None) for i in indices]
+        for indices in group_indices(requests, lambda request: request.adapter or default):
+            group = [replace(requests[i], adapter=None) for i in indices]
             predictor = self[requests[indices[0]].adapter or default]
-            results |= zip(indices, predictor.predict_requests(own, batch), strict=True)
+            results |= zip(indices, predictor.predict_requests(group, batch), strict=True)
         return [results[i] for i in range(len(requests))]
 
     def record(self, request: Request, result: Result) -> Record:
         return self[request.adapter or self.name].record(request, result)
 
-    def answer(self, request: Request, result: Result) -> Answer:
-        return self[request.adapter or self.name].answer(request, result)
+    def plain_result(self, request: Request, result: Result) -> PlainResult:
+        return self[request.adapter or self.name].plain_result(request, result)
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
         return self.selected.score(texts, targets, details)
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
@@ -262,8 +262,8 @@ class AdapterSwitch(AnyPredictor):
         """Save the selected predictor."""
         return self.selected.save(folder)
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
-        return self.selected.evaluate_with_outputs(sides)
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
+        return self.selected.evaluate_with_outputs(files)
 
     def is_item(self, x: object) -> bool:
         return self.selected.is_item(x)

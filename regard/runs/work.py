@@ -1,4 +1,4 @@
-"""What a stage does: train a run, write the translations of a run, align words. torch is imported when they begin."""
+"""The work of a stage: train a run, write the translations of a run, align words. torch is imported lazily."""
 
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
@@ -13,10 +13,12 @@ from ..files import path_name
 from .load import Settings, load, open_pretrained
 
 if TYPE_CHECKING:
-    from .launch import Launched
+    from .launch import FinishedTraining
 
 
-def run_training(recipe: str | None, changes: Settings, *, out: Path, resume: bool, **report: Any) -> "Launched":
+def run_training(
+    recipe: str | None, changes: Settings, *, out: Path, resume: bool, **report: Any
+) -> "FinishedTraining":
     """Train as `regard.train` does, without loading the result; the command line needs only the outcome."""
     from .launch import launch
 
@@ -36,7 +38,7 @@ def distill(
     """Write the translations of a run to `out`, in order: lines, or pairs in a .tsv file. Return their number.
 
     `data` names the files of the sources; by default those that the run was trained on. `splice` new texts for each
-    source, made of pieces of the sources, follow in a .tsv file. A call that was killed is continued by the same call.
+    source, made of parts of the sources, follow in a .tsv file. The same call continues one that was killed.
     """
     from ..tasks.parallel.distillation import distill as write
     from ..tasks.translate.task import TranslatePredictor
@@ -51,14 +53,14 @@ def open_aligner(
     run: str | None, symmetrize: str, iterations: int, report: Callable[[str], None] = lambda line: None
 ) -> Callable[[Iterable[tuple[str, str]]], Iterator[Links]]:
     """A function from sentence pairs to their links, in order. That of a run reads the pairs in chunks."""
-    kind = check_symmetrization(symmetrize)
+    symmetrization = check_symmetrization(symmetrize)
     if run is None:
         if iterations < 1:
             raise UserError(f"--iterations is {iterations}; expected 1 or more")
-        return lambda pairs: align_words(pairs, kind, iterations, report)
+        return lambda pairs: align_words(pairs, symmetrization, iterations, report)
     from ..tasks.generate.scorer import Scorer
 
     predictor = load(run)
     if not isinstance(predictor, Scorer):
         raise UserError(f"{run} is a run of the task {predictor.run.task} and aligns no words; give one of translate")
-    return lambda pairs: predictor.align_chunks(pairs, kind)
+    return lambda pairs: predictor.align_chunks(pairs, symmetrization)

@@ -108,8 +108,8 @@ class CaptionedScenes(Source):
         arrangement = self._arrangement(rng)
         return draw_arrangement(arrangement, rng), describe(arrangement)
 
-    def side(self, index: int, side: int) -> Any:
-        return describe(self.arrangement(index)) if side == 1 else self.item(index)[side]  # no drawing for a sentence
+    def field(self, index: int, field: int) -> Any:
+        return describe(self.arrangement(index)) if field == 1 else self.item(index)[field]  # no drawing for a sentence
 
     def location(self, index: int) -> str:
         return f"{self.name}, image {index + 1}"

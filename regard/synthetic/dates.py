@@ -113,7 +113,7 @@ def random_time(rng: random.Random, day: datetime.date) -> datetime.datetime:
     return datetime.datetime(day.year, day.month, day.day, hour, minute, second)
 
 
-def add_noise(rng: random.Random, text: str) -> str:
+def add_text_noise(rng: random.Random, text: str) -> str:
     """Vary case, spacing and punctuation, without loss of information."""
     case, space, end = rng.random(), rng.random(), rng.random()
     if case < 0.2:
@@ -142,7 +142,7 @@ class SourceFormats:
         text, timed = date_format(moment), rng.random() < 0.5
         if timed:
             text = join_date_time(rng.choice(self.templates), text, rng.choice(self.times)(moment))
-        return add_noise(rng, text), timed
+        return add_text_noise(rng, text), timed
 
 
 class TargetFormat:

@@ -35,10 +35,10 @@ class DigitSource(Source):
         digit = int(rng.integers(10))
         return draw_digit(digit, rng), str(digit)
 
-    def side(self, index: int, side: int) -> Any:
-        if side == 1:  # without drawing the image
+    def field(self, index: int, field: int) -> Any:
+        if field == 1:  # without drawing the image
             return str(int(np.random.default_rng([SEEDS[self.split], index]).integers(10)))
-        return self.item(index)[side]
+        return self.item(index)[field]
 
     def location(self, index: int) -> str:
         return f"{self.name}, image {index + 1}"

@@ -12,7 +12,7 @@ from copy import copy
 
 import numpy as np
 
-from ..data.source import SideTexts, Source
+from ..data.source import FieldTexts, Source
 from ..errors import UserError
 from .dates import HELD_OUT
 
@@ -43,8 +43,8 @@ class MatchingSource(Source):
     def item(self, index: int) -> tuple[str, str]:
         return self.text(index, 0), self.text(index, 1)
 
-    def text(self, index: int, side: int) -> str:
-        return LABELS[index % 2] if side else " ".join(WORDS[self.row(index)].tolist())
+    def text(self, index: int, field: int) -> str:
+        return LABELS[index % 2] if field else " ".join(WORDS[self.row(index)].tolist())
 
     def row(self, index: int) -> np.ndarray:
         """Indices into WORDS. The marks are within the first and the last quarter, and half as long as that."""
@@ -65,11 +65,11 @@ class MatchingSource(Source):
         some = "\0".join([*map(str, [*self.key, len(self)]), *self.texts(0)])
         return hashlib.blake2b(some.encode("utf-8"), digest_size=16).hexdigest()
 
-    def texts(self, *sides: int) -> SideTexts:
+    def texts(self, *fields: int) -> FieldTexts:
         """The first texts only; a vocabulary needs no more."""
         few = copy(self)
         few.examples = min(len(self), VOCABULARY_TEXTS)
-        return SideTexts(few, sides)
+        return FieldTexts(few, fields)
 
 
 def make_matching(words: int, examples: int, seed: int) -> dict[str, MatchingSource]:

@@ -245,8 +245,8 @@ class MorseSource(Source):
         rng = self._rng(index)
         return encode_morse(self._text(rng), rng, MorseSettings.random(rng))
 
-    def side(self, index: int, side: int) -> Any:
-        return self._text(self._rng(index)) if side == 1 else self.item(index)[side]
+    def field(self, index: int, field: int) -> Any:
+        return self._text(self._rng(index)) if field == 1 else self.item(index)[field]
 
     def length(self, index: int) -> int:
         """The number of samples, without making them."""

@@ -44,8 +44,8 @@ def make_python_tags(examples: int, seed: int) -> dict[str, InMemorySource]:
 class PythonTagSource(InMemorySource):
     """Words and their roles, held in memory."""
 
-    def text(self, index: int, side: int) -> str:
-        return " ".join(self.examples[index][side])
+    def text(self, index: int, field: int) -> str:
+        return " ".join(self.examples[index][field])
 
 
 def stdlib_modules() -> list[Path]:

@@ -12,12 +12,13 @@ from torch import nn
 
 from ..adapt.prune import prune
 from ..config.data.base import DataFiles
-from ..config.run import Run, change_settings, family_of
+from ..config.run import Run, change_settings
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.source import Source
 from ..data.sources.holdout import hold_out
 from ..data.sources.lines import line_examples
 from ..errors import UserError
+from ..families import family
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet, TagProcessor
 from ..processors.text.processor import TextProcessor
@@ -48,7 +49,7 @@ class Split(Protocol):
 
 
 class TrainingJob(ABC):
-    """What the loop gets from a task: the run, the objective, its data and its validation."""
+    """A prepared training: the run, the objective, the data and the validation."""
 
     static_shapes = False  # True if almost all micro-batches share one shape (CUDA graphs pay off)
     run: Run  # with the sizes of its vocabulary and labels
@@ -64,7 +65,7 @@ class TrainingJob(ABC):
 
     @property
     def processors(self) -> "Processors":
-        """What the run keeps beside its weights."""
+        """The processors, which the run saves beside its weights."""
         return self.predictor.processors
 
     @abstractmethod
@@ -72,7 +73,7 @@ class TrainingJob(ABC):
         """Metrics on the validation split; none without one."""
 
     def write_files(self, folder: Path) -> None:
-        """Write what else a new run keeps; its folder has run.json and the processors."""
+        """Write further files of a new run. The folder already has run.json and the processors."""
         return
 
     def describe_data(self) -> list[str]:
@@ -84,7 +85,7 @@ class TrainingJob(ABC):
         return facts + self.loader.report()
 
     def count_data(self) -> list[str]:
-        """Facts about the data, with the sizes that the model has from them."""
+        """Facts about the data, with the model sizes that follow from them."""
         named = {"vocabulary": "vocab", "target vocabulary": "target_vocab", "labels": "labels"}
         sizes = {name: getattr(self.run.model, key, 0) for name, key in named.items()}
         return [*self.describe_data(), *(f"{name} {size:,}" for name, size in sizes.items() if size)]
@@ -115,23 +116,23 @@ def open_splits(run: Run, open_one: Callable[[Run, str], Source]) -> dict[str, S
 def open_split(
     run: Run,
     split: str,
-    sides: DataFiles | None,
+    files: DataFiles | None,
     read: Callable[[DataFiles], Source],
     embedded: Callable[[], Source],
     example: str,
     tail: bool = False,
 ) -> Source:
-    """A split of the data: the files in `sides` or data.<split>, else the embedded data if the run trains on it.
+    """A split of the data: `files` or data.<split>, else the embedded data if the run trains on it.
 
     Without data.valid, data.holdout divides data.train: at random, or with `tail` at its end. `example` is a file name
     for the error message.
     """
     data = run.data
-    if sides is None and split != "test" and data.train and data.holdout and not data.valid:
+    if files is None and split != "test" and data.train and data.holdout and not data.valid:
         return hold_out(read(data.train), data.holdout, split, tail)
-    sides = getattr(run.data, split) if sides is None else sides
-    if sides:
-        examples = read(sides)
+    files = getattr(run.data, split) if files is None else files
+    if files:
+        examples = read(files)
         if split == "test":
             log_facts(examples.name, examples.report())
         return examples
@@ -148,16 +149,16 @@ def log_facts(name: str, facts: Sequence[str]) -> None:
 
 def describe_labels(counts: Mapping[str, int]) -> str:
     """The most frequent labels with their counts, for people."""
-    shown = [f"{label} {count:,}" for label, count in Counter(counts).most_common(SHOWN_COUNTS)]
-    more = f" and {len(counts) - SHOWN_COUNTS:,} more" if len(counts) > SHOWN_COUNTS else ""
-    return f"labels: {', '.join(shown)}{more}"
+    frequent = [f"{label} {count:,}" for label, count in Counter(counts).most_common(SHOWN_COUNTS)]
+    remainder = f" and {len(counts) - SHOWN_COUNTS:,} more" if len(counts) > SHOWN_COUNTS else ""
+    return f"labels: {', '.join(frequent)}{remainder}"
 
 
-def open_lines(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def open_lines(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split for tasks that read lines of text; the embedded data are phrases."""
     data = run.data
     embedded = lambda: make_phrases(data.locales, data.examples, seed=1)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: line_examples(files, data), embedded, "test.txt", tail=True)
+    return open_split(run, split, files, lambda files: line_examples(files, data), embedded, "test.txt", tail=True)
 
 
 # --- processors ------------------------------------------------------------------------------------------------------
@@ -165,27 +166,27 @@ def open_lines(run: Run, split: str, sides: DataFiles | None = None) -> Source:
 Processors = Mapping[str, Processor]  # by field
 
 
-def kept_tokenizer(kept: Processors, field: str = "text") -> Tokenizer | None:
-    """The tokenizer that a run or its start keeps for a field, else for its text or source; None if it has none."""
-    texts = (kept.get(name) for name in (field, "text", "source"))
+def kept_tokenizer(processors: Processors, field: str = "text") -> Tokenizer | None:
+    """The saved tokenizer of a field, else of the text or the source; None if there is none."""
+    texts = (processors.get(name) for name in (field, "text", "source"))
     return next((text.tokenizer for text in texts if isinstance(text, TextProcessor)), None)
 
 
-def restored_tokenizer(kept: Processors, field: str = "text") -> Tokenizer:
-    """The tokenizer of a run; one that run.json does not list is an error."""
-    if not isinstance(found := kept.get(field), TextProcessor):
+def restored_tokenizer(processors: Processors, field: str = "text") -> Tokenizer:
+    """The tokenizer of a run; it is an error if run.json does not list it."""
+    if not isinstance(processor := processors.get(field), TextProcessor):
         raise UserError(f"run.json lists no text processor for the field {field!r}; restore it, or train the run again")
-    return found.tokenizer
+    return processor.tokenizer
 
 
-def kept_labels(kept: Processors, field: str) -> LabelSet | None:
-    """The label set that a run or its start keeps for a field; None if it has none."""
-    found = kept.get(field)
-    return found.labels if isinstance(found, LabelProcessor | TagProcessor) else None
+def kept_labels(processors: Processors, field: str) -> LabelSet | None:
+    """The saved label set of a field; None if there is none."""
+    processor = processors.get(field)
+    return processor.labels if isinstance(processor, LabelProcessor | TagProcessor) else None
 
 
 def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
-    """All tokens and the control tokens: equal vocabularies have equal values."""
+    """All tokens and the ids of the control tokens; equal for equal vocabularies."""
     return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
 
 
@@ -220,15 +221,15 @@ def with_head(run: Run, head: str) -> Run:
 
 
 def with_inputs(run: Run, modalities: Collection[str]) -> Run:
-    """The run whose model reads these modalities alone, if its family can read several."""
-    known = "inputs" in type(run.model).model_fields
-    return with_model_settings(run, inputs=sorted(modalities)) if known else run
+    """The run whose model reads only these modalities, if its family can read several."""
+    selectable = "inputs" in type(run.model).model_fields
+    return with_model_settings(run, inputs=sorted(modalities)) if selectable else run
 
 
 def build_model(run: Run) -> Any:
     """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
-    return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
+    return prune(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def view_title(run: Run) -> str:

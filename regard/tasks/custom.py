@@ -14,15 +14,15 @@ from ..training.custom import (
     FunctionObjective,
     LossFunction,
     check_custom,
+    custom_settings,
     measure_examples,
-    own_settings,
 )
 from .base import TrainingJob
 
 
 @dataclass(frozen=True)
 class CustomParts:
-    """What `regard.train` got besides settings."""
+    """The Python objects that `regard.train` takes besides settings."""
 
     loss: LossFunction | None = None
     metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class CustomParts:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that record the functions in run.json, by dotted key."""
-        return own_settings(self.loss, self.metrics)
+        return custom_settings(self.loss, self.metrics)
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -42,7 +42,7 @@ class CustomParts:
         return {"text": shared, "source": shared, "target": shared}
 
     def check(self, run: Run) -> None:
-        """Refuse parts that the run cannot use, and a run whose parts are not given."""
+        """Refuse parts that the run cannot use, and a run that needs a part that is missing."""
         check_custom(run.train, self.loss, self.metrics)
         if self.tokenizer is not None and run.start:
             raise UserError(f"tokenizer= is given, but start={run.start} brings its own; leave one of them out")

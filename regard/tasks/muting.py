@@ -20,15 +20,15 @@ def muted(predictor: P, heads: str) -> P:
     silent = [site.heads for site in head_sites(predictor.module) if set(site.heads) <= set(chosen)]
     if silent:
         warnings.warn(
-            f"{join_names([head for each in silent for head in each])} are all heads of their layers, whose attention "
-            "then adds only its bias",
+            f"{join_names([head for names in silent for head in names])} are all heads of their layers, whose "
+            "attention then adds only its bias",
             stacklevel=4,
         )
     return predictor.with_model(muted_copy(predictor.module, chosen))
 
 
 def private_copy(predictor: P, option: str) -> P:
-    """A predictor over the same weights with a model of its own, to which passes may attach hooks."""
+    """A predictor over the same weights with a private copy of the model, to which hooks may be attached."""
     require_one_model(predictor, option)
     if not head_sites(predictor.module):
         raise UserError(f"{option} needs attention heads, and this model has none; choose another model")
@@ -37,9 +37,9 @@ def private_copy(predictor: P, option: str) -> P:
 
 def norm_weighted(predictor: P) -> P:
     """A predictor whose `look` shows ‖α f(x)‖, as shares of each row."""
-    own = private_copy(predictor, "--norms")
-    weigh_by_norm(own.module)
-    return own
+    weighted = private_copy(predictor, "--norms")
+    weigh_by_norm(weighted.module)
+    return weighted
 
 
 def require_one_model(predictor: AnyPredictor, option: str) -> None:

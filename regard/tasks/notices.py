@@ -9,22 +9,22 @@ from ..errors import UserError
 
 
 class Notice(str):
-    """A sentence about one result. Notices of one `kind` are reported once: `summarize(count, total)` says it of all.
+    """A sentence about one result. Notices of one `topic` are reported once, as `summarize(count, total)`.
 
-    If the sentences of a kind differ, the one with the largest `size` speaks for all of them. `texts` is the number
-    of texts that it concerns: a result may have several.
+    If the sentences of a topic differ, the one with the largest `size` is summarized. `texts` is the number of texts
+    that a notice concerns: a result may have several.
     """
 
-    kind: str
+    topic: str
     size: int
     texts: int
     summarize: Callable[[int, int], str]
 
     def __new__(
-        cls, text: str, summarize: Callable[[int, int], str], kind: str = "", size: int = 0, texts: int = 1
+        cls, text: str, summarize: Callable[[int, int], str], topic: str = "", size: int = 0, texts: int = 1
     ) -> Self:
         notice = super().__new__(cls, text)
-        notice.kind, notice.size, notice.texts, notice.summarize = kind or text, size, texts, summarize
+        notice.topic, notice.size, notice.texts, notice.summarize = topic or text, size, texts, summarize
         return notice
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -32,22 +32,22 @@ class Notice(str):
 
 
 def warn_once(notices: Iterable[str], total: int, stacklevel: int = 3) -> None:
-    """Issue one warning for each kind of notice among `total` results; the default level is the caller's caller."""
-    kinds: dict[str, list[str]] = {}
+    """Issue one warning for each topic of notice among `total` results; the default level is the caller's caller."""
+    topics: dict[str, list[str]] = {}
     for notice in notices:
-        kinds.setdefault(notice.kind if isinstance(notice, Notice) else notice, []).append(notice)
-    for found in kinds.values():
-        known = [notice for notice in found if isinstance(notice, Notice)]
-        if known:
-            speaker = max(known, key=lambda notice: notice.size)
-            message = speaker.summarize(sum(notice.texts for notice in known), total)
+        topics.setdefault(notice.topic if isinstance(notice, Notice) else notice, []).append(notice)
+    for group in topics.values():
+        summarizable = [notice for notice in group if isinstance(notice, Notice)]
+        if summarizable:
+            largest = max(summarizable, key=lambda notice: notice.size)
+            message = largest.summarize(sum(notice.texts for notice in summarizable), total)
         else:
-            message = found[0]
+            message = group[0]
         warnings.warn(message, stacklevel=stacklevel)
 
 
 def cut_text(tokens: int) -> Notice:
-    """Of a text that an encoder reads only in part."""
+    """The notice for a text that an encoder cuts at `tokens` tokens."""
     why = "(data.max_tokens and the model's positions)"
     return Notice(
         f"the text has more than {tokens} tokens and was cut there {why}",
@@ -72,7 +72,7 @@ def no_mask() -> Notice:
 
 
 def cut_masked(tokens: int) -> Notice:
-    """The notice for a text that was cut at so many tokens."""
+    """The notice for a masked text that was cut at `tokens` tokens."""
     message = f"a text has more than {tokens} tokens and was cut there (data.max_tokens)"
     return Notice(message, lambda count, total: message)
 
@@ -84,23 +84,23 @@ def missing_phrase(phrase: str) -> Notice:
         lambda count, total: (
             f"decode.include: {count} of {total} texts lack a phrase, such as {phrase!r}; details show which"
         ),
-        kind="missing phrase",
+        topic="missing phrase",
     )
 
 
 def short_memory(tokens: int, memory: int) -> Notice:
-    """Of a prompt that is longer than the memory of the model."""
+    """The notice for a prompt that is longer than the memory of the model."""
     rest = f"has {tokens:,} tokens; the model remembers the last {memory:,} (model.memory)"
-    return Notice(f"the prompt {rest}", lambda count, total: f"a prompt {rest}", kind="short memory", size=tokens)
+    return Notice(f"the prompt {rest}", lambda count, total: f"a prompt {rest}", topic="short memory", size=tokens)
 
 
 def full_context(texts: int, context: int | None) -> Notice:
-    """Of texts that end because the model can read no further token."""
+    """The notice for texts that end because the context of the model is full."""
 
     def sentence(count: int, total: int) -> str:
         return f"{'the text ends' if count == 1 else f'{count} texts end'} at the model's context of {context:,} tokens"
 
-    return Notice(sentence(texts, texts), sentence, kind="full context", texts=texts)
+    return Notice(sentence(texts, texts), sentence, topic="full context", texts=texts)
 
 
 def require_finite(values: Iterable[float]) -> None:

@@ -20,7 +20,7 @@ from ..training.objective import LossSum, Objective, StepObjective
 
 
 class Seq2SeqObjective(Objective):
-    """Summed over the valid target tokens. Padding gets no logits; packed rows have little of it."""
+    """The cross-entropy, summed over the valid target tokens. No logits are computed for padding."""
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Seq2SeqObjective(Objective):
 
 
 class Seq2SeqCtcObjective(Seq2SeqObjective):
-    """The loss of the decoder; of sound and a model with CTC the weighted mean of both, over the same target tokens."""
+    """The loss of the decoder; with CTC and sound, the weighted mean of both losses over the same target tokens."""
 
     def __init__(self, model: nn.Module, smoothing: float, blank: int) -> None:
         super().__init__(model, smoothing)
@@ -58,8 +58,8 @@ class Seq2SeqCtcObjective(Seq2SeqObjective):
 
 
 class LabelObjective(Objective):
-    """Summed over the texts, each times the weight of its label. R-Drop averages two passes and adds their divergence,
-    `rdrop` times.
+    """The cross-entropy, summed over the texts, each weighted by its label. R-Drop averages two passes and adds `rdrop`
+    times their divergence.
     """
 
     weights: Tensor | None
@@ -73,32 +73,30 @@ class LabelObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         targets, passes = batch["label"].values, 2 if self.rdrop else 1
-        own = (
-            self.own_labels(targets)
-            if getattr(self.model, "ngrams", None) is not None and self.model.training
-            else None
+        labels = (
+            self.multi_hot(targets) if getattr(self.model, "ngrams", None) is not None and self.model.training else None
         )
         model = cast(LabelModel, self.model)
         encoded = (model.encode(batch["text"]) for _ in range(passes))
-        logits = [model.label_logits(replace(each, own_labels=own)) for each in encoded]
-        loss = torch.stack([self.loss(each, targets) for each in logits]).mean()
+        logits = [model.label_logits(replace(states, own_labels=labels)) for states in encoded]
+        loss = torch.stack([self.loss(scores, targets) for scores in logits]).mean()
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
 
-    def own_labels(self, targets: Tensor) -> Tensor:
+    def multi_hot(self, targets: Tensor) -> Tensor:
         """(batch, labels) with 1 for each label of a text."""
         return one_hot(targets, cast(nn.Linear, self.model.classes).out_features).float()
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.weights is None:
             return smoothed_cross_entropy(logits, targets, smoothing=self.smoothing)
-        each = cross_entropy(logits.float(), targets, reduction="none", label_smoothing=self.smoothing)
-        return (self.weights[targets] * each).sum()
+        losses = cross_entropy(logits.float(), targets, reduction="none", label_smoothing=self.smoothing)
+        return (self.weights[targets] * losses).sum()
 
 
 class MultiLabelObjective(LabelObjective):
-    """The mean binary cross-entropy over the labels, summed over the texts. A label's weight is that of its texts."""
+    """The mean binary cross-entropy over the labels, summed over the texts. Weights apply to positive targets."""
 
-    def own_labels(self, targets: Tensor) -> Tensor:
+    def multi_hot(self, targets: Tensor) -> Tensor:
         return targets
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -115,7 +113,7 @@ class RegressionObjective(LabelObjective):
 
 
 class ImageObjective(Objective):
-    """Summed over the images. A mixed image has two labels, and the share of the first."""
+    """The cross-entropy, summed over the images. A mixed image has two labels and the share of the first."""
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()
@@ -133,7 +131,7 @@ class ImageObjective(Objective):
 
 
 class TagObjective(Objective):
-    """Summed over the words; the first token of a word predicts its tag."""
+    """The cross-entropy, summed over the words; the first token of a word predicts its tag."""
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()
@@ -147,7 +145,7 @@ class TagObjective(Objective):
 
 
 class MaskedObjective(Objective):
-    """Summed over the masked tokens; the loss of the pairs is summed over the pairs. So both are means, as in BERT."""
+    """The loss of masked tokens and that of sentence pairs, each summed. Each becomes a mean, as in BERT."""
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()
@@ -166,22 +164,22 @@ class MaskedObjective(Objective):
 
 @dataclass(frozen=True, eq=False)
 class MemoryBatch(Batch):
-    """A batch and the memory of the text before it."""
+    """A batch with the memory of the text before it."""
 
     memory: Cache | None = None
 
 
 class LanguageObjective(Objective):
-    """Summed over the predicted tokens.
+    """The cross-entropy, summed over the predicted tokens.
 
-    A model with memory has one for each micro-batch of a step, which carries over to the next step.
+    A model with memory has one memory per micro-batch of a step, which carries over to the next step.
     """
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
         self.memories: dict[int, Cache] = {}  # by micro-batch number
-        self.saved: dict[int, dict[str, Tensor]] = {}  # of a checkpoint: those of all processes
+        self.saved: dict[int, dict[str, Tensor]] = {}  # from a checkpoint: the memories of all processes
 
     def forward(self, batch: Batch) -> LossSum:
         model, labels = cast(CausalModel, self.model), batch["labels"]
@@ -192,13 +190,13 @@ class LanguageObjective(Objective):
         return LossSum(smoothed_cross_entropy(logits, labels.values, labels.valid, self.smoothing))
 
     def bind(self, batch: Batch) -> Batch:
-        """The batch with its memory. One that does not count has its own, which is forgotten."""
+        """The batch with its memory. A batch that does not count gets a temporary memory."""
         if "reset" not in batch:
             return batch
         memory = self.memories.get(batch.number) if batch.counted else self._new_memory(len(batch["text"]))
         if memory is None:
             memory = self.memories[batch.number] = self._restored_memory(batch.number, len(batch["text"]))
-        if not batch.counted:  # the last of a step: what is still saved belongs to other processes
+        if not batch.counted:  # the last batch of a step: the remaining saved memories belong to other processes
             self.saved = {}
         return MemoryBatch(**vars(batch), memory=memory)
 
@@ -224,11 +222,11 @@ class LanguageObjective(Objective):
         return {f"{number}.{name}": tensor for number, tensors in states.items() for name, tensor in tensors.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Older checkpoints have the first row of a micro-batch in place of its number; their order is the same."""
+        """Load memories. Older checkpoints key them by the first row of a micro-batch; the order is the same."""
         self.memories.clear()
         keys = sorted({int(name.partition(".")[0]) for name in state})
         self.saved = {
-            number: {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{key}.")}
+            number: {name.partition(".")[2]: tensor for name, tensor in state.items() if name.startswith(f"{key}.")}
             for number, key in enumerate(keys)
         }
 
@@ -237,10 +235,10 @@ MAX_SCALE = 100.0  # of the cosines, as published
 
 
 class ContrastiveObjective(StepObjective):
-    """Among all examples of a step, each side of an example finds its other side (CLIP, 2103.00020).
+    """The loss of CLIP (2103.00020): within a step, each item must identify its text, and each text its item.
 
-    The fields `same_<field>` number the contents of a side, if the batch has them. Examples that agree on one side are
-    positives of each other: their other sides share the probability.
+    The fields `same_<field>`, if the batch has them, number equal contents. Examples with equal items or equal texts
+    are positives of each other and share the probability.
     """
 
     def __init__(self, model: nn.Module, fields: tuple[str, str]) -> None:
@@ -252,36 +250,40 @@ class ContrastiveObjective(StepObjective):
         cast(EmbeddingModel, self.model).log_scale.clamp_(max=math.log(MAX_SCALE))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        model, (one, other) = cast(EmbeddingModel, self.model), self.fields
-        scale = model.log_scale.exp().repeat(len(batch[one]))
+        model, (item, text) = cast(EmbeddingModel, self.model), self.fields
+        scale = model.log_scale.exp().repeat(len(batch[item]))
         numbers = {name: batch[name].values for name in map(same_field, self.fields) if name in batch}
-        return {one: model.vectors(batch[one]), other: model.vectors(batch[other]), "scale": scale, **numbers}
+        return {item: model.vectors(batch[item]), text: model.vectors(batch[text]), "scale": scale, **numbers}
 
     def loss(self, features: Mapping[str, Tensor]) -> LossSum:
-        one, other = (features[name].float() for name in self.fields)
-        with torch.autocast(one.device.type, enabled=False):  # bf16 has three digits, too few for a scale of 100
-            scores = features["scale"].float()[0] * (one @ other.T)
-        return LossSum(contrastive_loss(scores, self.positives(features, len(one))))
+        items, texts = (features[name].float() for name in self.fields)
+        with torch.autocast(items.device.type, enabled=False):  # bf16 has three digits, too few for a scale of 100
+            scores = features["scale"].float()[0] * (items @ texts.T)
+        return LossSum(contrastive_loss(scores, self.positives(features, len(items))))
 
     def positives(self, features: Mapping[str, Tensor], count: int) -> Tensor:
-        """(count, count) bool: the pairs of an item and a text that belong together; always on the diagonal."""
-        found = torch.eye(count, dtype=torch.bool, device=features["scale"].device)
-        one, other = (features.get(same_field(name)) for name in self.fields)
-        for left, right in ((one, one), (other, other), (one, other)):  # a text may stand on both sides
+        """(count, count) bool: True where an item and a text belong together, such as on the diagonal."""
+        positives = torch.eye(count, dtype=torch.bool, device=features["scale"].device)
+        items, texts = (features.get(same_field(name)) for name in self.fields)
+        for left, right in (
+            (items, items),
+            (texts, texts),
+            (items, texts),
+        ):  # an item may be a text, too
             if left is not None and right is not None:
-                found = found | (left[:, None] == right)
-        return found
+                positives = positives | (left[:, None] == right)
+        return positives
 
 
 def same_field(field: str) -> str:
-    """The field of a batch that numbers the contents of another: equal numbers are equal contents."""
+    """The field of a batch that numbers the contents of `field`: equal contents have equal numbers."""
     return f"same_{field}"
 
 
 def contrastive_loss(scores: Tensor, positives: Tensor) -> Tensor:
     """The cross-entropy of both directions, halved and summed over the examples (scores: items × texts)."""
     total = scores.new_zeros(())
-    for each, own in ((scores, positives), (scores.T, positives.T)):
-        shares = own.to(each.dtype) / own.sum(1, keepdim=True)
-        total = total - (shares * each.log_softmax(-1)).sum()
+    for direction, matches in ((scores, positives), (scores.T, positives.T)):
+        shares = matches.to(direction.dtype) / matches.sum(1, keepdim=True)
+        total = total - (shares * direction.log_softmax(-1)).sum()
     return total / 2

@@ -29,10 +29,10 @@ from .notices import warn_once
 from .requests import Request, Result
 from .saving import save_predictor
 
-Item = TypeVar("Item")  # what is predicted from: a text, or the words of a sentence
+Item = TypeVar("Item")  # the input of a prediction: a text, or the words of a sentence
 RequestType = TypeVar("RequestType", bound=Request)
 ResultType = TypeVar("ResultType", bound=Result)
-Answer: TypeAlias = Any  # a text, label, number or record, or a list of them: it follows the arguments
+PlainResult: TypeAlias = Any  # a text, label, number or record, or a list of them, depending on the arguments
 
 
 class Predictor(ABC, Generic[Item, RequestType, ResultType]):
@@ -44,14 +44,14 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     run: Run
     model: Any  # an nn.Module with the methods that its task calls; Python cannot type both at once
     device: torch.device
-    sides = 1  # of an example to score: a text, or a text and its target
-    item_columns = 1  # of an item to predict from: 2 for a pair of texts
+    fields = 1  # number of fields of an example to score: a text, or a text and its target
+    columns = 1  # number of table columns of an item to predict from: 2 for a pair of texts
     roles: tuple[Role, ...] = (TEXT,)  # the columns of its examples in a table
     table_formats: frozenset[str] = frozenset(SUFFIXES.values())  # other files are read as lines
-    field: str | None = None  # of a JSON record, in which the command line finds the text
-    output: str | None = None  # the field of a record that gets the answer; None: the answer is a line of its own
+    field: str | None = None  # the field of a JSON record that holds the text
+    output: str | None = None  # the field of a record that gets the result; None: the result is printed as a line
     prints_records = False  # True: the command line prints a JSON record for every item, also without --json
-    with_baselines = True  # an evaluation compares with baselines, where there are some
+    with_baselines = True  # an evaluation also reports baselines, if there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
     folder_of_run: Path | None = None  # the run folder that it was loaded from
 
@@ -59,7 +59,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
     @abstractmethod
     def requests(self, items: Iterable[Item], details: bool = False, **decode: object) -> list[RequestType]:
-        """The requests that `predict` makes of its arguments; `decode` takes the names of decode.*."""
+        """The requests for the arguments of `predict`; `decode` takes the names of decode.*."""
 
     @abstractmethod
     def predict_requests(self, requests: Sequence[RequestType], batch: int | None = None) -> list[ResultType]:
@@ -70,15 +70,15 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The result as a JSON record, for `details`."""
 
     @abstractmethod
-    def answer(self, request: RequestType, result: ResultType) -> Answer:
+    def plain_result(self, request: RequestType, result: ResultType) -> PlainResult:
         """The result as `predict` returns it without details."""
 
-    # --- what people call ----------------------------------------------------------------------------------------
+    # --- public methods ------------------------------------------------------------------------------------------
 
-    def predict(self, x: Item | Iterable[Item], details: bool = False, **decode: object) -> Answer:
+    def predict(self, x: Item | Iterable[Item], details: bool = False, **decode: object) -> PlainResult:
         """The prediction of every item, in order; one item gives one. `details` gives records.
 
-        `decode` takes the names of decode.*. Notices are issued as warnings, each kind once.
+        `decode` takes the names of decode.*. Notices are issued as warnings, one per topic.
         """
         single = self.is_item(x)
         items: Any = [x] if single else x
@@ -86,15 +86,15 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         batch = int(float(str(decode["batch"]))) if "batch" in decode else None
         results = self.predict_requests(requests, batch)
         warn_once((notice for result in results for notice in result.notices), len(results))
-        make = self.record if details else self.answer
-        answers = [make(request, result) for request, result in zip(requests, results, strict=True)]
-        return answers[0] if single else answers
+        convert = self.record if details else self.plain_result
+        outputs = [convert(request, result) for request, result in zip(requests, results, strict=True)]
+        return outputs[0] if single else outputs
 
     def is_item(self, x: object) -> bool:
         """True for one item, False for several."""
         return isinstance(x, str)
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
         """ln P(target | text), or ln P(text) of a language model; with details a record."""
         raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
 
@@ -103,7 +103,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The attention weights while the model reads `text`; `layer` records one layer alone, from 1."""
 
     def with_model(self, model: nn.Module) -> Self:
-        """A copy of this predictor with another model. Subclasses renew what they keep of the model."""
+        """A copy of this predictor with another model. Subclasses rebuild what depends on the model."""
         other = copy.copy(self)
         other.model = model
         return other
@@ -134,12 +134,12 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         items: Any = [x] if single else x
         if isinstance(self.model, Ensemble):
             raise UserError("an ensemble has the hidden states of several models; load one of them")
-        inputs = [each.to(self.device) for each in self.state_inputs(items)]
-        found = hidden_states(inputs, self.read_inputs, layers, self.run.decode.batch)
-        return found[0] if single else found
+        inputs = [item.to(self.device) for item in self.state_inputs(items)]
+        states = hidden_states(inputs, self.read_inputs, layers, self.run.decode.batch)
+        return states[0] if single else states
 
     def state_inputs(self, items: Iterable[Item]) -> list[Inputs]:
-        """What the model reads of every item, as batches of one."""
+        """The model inputs of every item, as batches of one."""
         raise UserError(f"task {self.run.task} gives no hidden states; use look.states.record_states around its model")
 
     def read_inputs(self, inputs: Inputs) -> object:
@@ -147,15 +147,15 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         return self.model.encode(inputs)
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Write a complete run folder; `regard.load` of it gives equal answers. The folder must not exist, or be empty.
+        """Write a complete run folder; `regard.load` of it gives equal results. The folder must not exist, or be empty.
 
         A tuned run keeps only its tuned parts and needs its base, as before.
         """
         return save_predictor(self, folder)
 
     def describe(self) -> dict[str, Any]:
-        """What this is, for people: task, family, size, parameters, processors, device and folder."""
-        count = sum(each.numel() for each in self.module.parameters())
+        """A readable summary: task, family, size, parameters, processors, device and folder."""
+        count = sum(parameter.numel() for parameter in self.module.parameters())
         model = f"{self.run.model.family} {getattr(self.run.model, 'size', '')}".rstrip()
         facts: dict[str, Any] = {"task": self.run.task, "model": model, "parameters": count}
         for field, processor in self.processors.items():
@@ -176,7 +176,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         return self.evaluate_with_outputs(evaluation_files(data))[0]
 
     @abstractmethod
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         """The metrics of `evaluate`, the outputs (None if there are none to compare) and the references."""
 
     def paired_test(
@@ -188,8 +188,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def column_rule(self, required: int = 1) -> ColumnRule:
         """How the columns of a table are chosen; the first `required` roles must be there."""
         data = self.run.data
-        asked, header = getattr(data, "columns", ()), getattr(data, "header", "auto")
-        return ColumnRule(self.roles, asked, header, getattr(data, "names", ()), required)
+        columns, header = getattr(data, "columns", ()), getattr(data, "header", "auto")
+        return ColumnRule(self.roles, columns, header, getattr(data, "names", ()), required)
 
     def input_rule(self) -> ColumnRule:
         """How the column of a table that `predict` reads is chosen."""
@@ -215,7 +215,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         return as_module(self.model)
 
     def refuse_adapters(self, requests: Sequence[Request]) -> None:
-        """Refuse requests for an adapter: a predictor is one model."""
+        """Refuse requests that name an adapter: this predictor has one model."""
         for request in requests:
             if request.adapter is not None:
                 raise UserError(
@@ -261,5 +261,5 @@ class Embedding(Protocol):
     def embed(self, items: Any, /, **decode: object) -> Tensor:
         """A vector for every item."""
 
-    def similar(self, queries: Any, others: Any, **decode: object) -> Answer:
-        """For every query the most similar others."""
+    def similar(self, queries: Any, others: Any, **decode: object) -> PlainResult:
+        """The most similar others for every query."""

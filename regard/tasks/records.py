@@ -31,7 +31,7 @@ COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "
 def translation_record(result: TranslateResult) -> Record:
     """The best hypothesis, with all of them as `nbest`; a text that was split has its `sentences`."""
     names = EMPTY if result.score is None else JOINED if result.sentences else TRANSLATED
-    record = _record(result, names) | {"nbest": [_record(each, TRANSLATION) for each in result.nbest]}
+    record = _record(result, names) | {"nbest": [_record(hypothesis, TRANSLATION) for hypothesis in result.nbest]}
     if result.sentences:
         record["sentences"] = [translation_record(sentence) for sentence in result.sentences]
     return record
@@ -41,46 +41,51 @@ def transcript_record(result: TranscribeResult) -> Record:
     """The transcript of a recording, with its segments; of one segment, with the hypotheses as `nbest`."""
     record = {"text": result.text, "seconds": round(result.seconds, 3)} | _record(result, TRANSCRIPT[1:])
     segments = [
-        {"start": each.start, "end": each.end, "text": each.nbest[0].text if each.nbest else ""}
-        | (asdict(each.decoded) if each.decoded else {})
-        for each in result.segments
+        {"start": segment.start, "end": segment.end, "text": segment.nbest[0].text if segment.nbest else ""}
+        | (asdict(segment.decoded) if segment.decoded else {})
+        for segment in result.segments
     ]
     record |= {"language": result.language} if result.language else {}
-    record["words"] = [each._asdict() for each in result.words]
-    return record | {"segments": segments, "nbest": [_record(each, TRANSCRIPT[:4]) for each in result.nbest]}
+    record["words"] = [word._asdict() for word in result.words]
+    return record | {
+        "segments": segments,
+        "nbest": [_record(hypothesis, TRANSCRIPT[:4]) for hypothesis in result.nbest],
+    }
 
 
 def multitask_record(result: MultitaskResult) -> Record:
-    """The best hypothesis with its kind and task, and all of them as `nbest`."""
+    """The best hypothesis with the modality and the task, and all hypotheses as `nbest`."""
     names = ("kind", "task", *MULTITASK)
-    return _record(result, (*names, "positions")) | {"nbest": [_record(each, MULTITASK) for each in result.nbest]}
+    return _record(result, (*names, "positions")) | {
+        "nbest": [_record(hypothesis, MULTITASK) for hypothesis in result.nbest]
+    }
 
 
 def caption_record(result: CaptionResult) -> Record:
     """The best caption, with all of them as `nbest`."""
-    return _record(result, CAPTION) | {"nbest": [_record(each, CAPTION) for each in result.nbest]}
+    return _record(result, CAPTION) | {"nbest": [_record(hypothesis, CAPTION) for hypothesis in result.nbest]}
 
 
 def completion_record(result: LanguageResult) -> Record:
     """A continuation as a JSON record."""
-    return _record(result, COMPLETION) | {"nbest": [_record(each, COMPLETION) for each in result.nbest]}
+    return _record(result, COMPLETION) | {"nbest": [_record(hypothesis, COMPLETION) for hypothesis in result.nbest]}
 
 
 def label_record(result: ClassifyResult) -> Record:
     """A label as a JSON record."""
-    top = [{"label": each.label, "probability": each.probability} for each in result.top]
+    top = [{"label": label.label, "probability": label.probability} for label in result.top]
     return {"label": result.label, "probability": result.probability, "top": top}
 
 
 def multi_label_record(result: MultiLabelResult) -> Record:
     """The labels of a text with their probabilities, and the `top` ones of all."""
-    found, top = (
-        [{"label": each.label, "probability": each.probability} for each in some]
-        for some in (result.labels, result.top)
+    labels, top = (
+        [{"label": label.label, "probability": label.probability} for label in group]
+        for group in (result.labels, result.top)
     )
     return {
-        "labels": [each["label"] for each in found],
-        "probabilities": [each["probability"] for each in found],
+        "labels": [label["label"] for label in labels],
+        "probabilities": [label["probability"] for label in labels],
         "top": top,
     }
 
@@ -88,13 +93,18 @@ def multi_label_record(result: MultiLabelResult) -> Record:
 def tag_record(result: TagResult, top: bool) -> Record:
     """Tags as a JSON record."""
     record = _record(result, ("words", "tags", "probabilities"))
-    pairs = [[(each.label, each.probability) for each in word] for word in result.top]
+    pairs = [[(label.label, label.probability) for label in word] for word in result.top]
     return record | ({"top": pairs} if top else {})
 
 
 def masked_record(result: MaskedResult) -> Record:
     """Predicted tokens as a JSON record."""
-    return {"text": result.text, "masks": [[(each.token, each.probability) for each in one] for one in result.masks]}
+    return {
+        "text": result.text,
+        "masks": [
+            [(candidate.token, candidate.probability) for candidate in candidates] for candidates in result.masks
+        ],
+    }
 
 
 def _record(value: object, names: tuple[str, ...]) -> Record:
@@ -103,4 +113,4 @@ def _record(value: object, names: tuple[str, ...]) -> Record:
 
 def _plain(value: object) -> object:
     """Lists for tuples, as JSON has them."""
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,6 +1,6 @@
-"""What a predictor is asked and what it answers: frozen values, from which a server derives its schema.
+"""Requests and results of predictors: frozen dataclasses, from which a server derives its schema.
 
-A result never depends on the other requests of a call. A field of a request that is None has the value of the run.
+A result never depends on the other requests of a call. A request field that is None takes the value of the run.
 """
 
 from dataclasses import dataclass, fields
@@ -31,8 +31,9 @@ class Result:
     notices: tuple[str, ...] = ()  # sentences for the user, such as that a text was cut
 
     def _repr_html_(self) -> str:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return html_table(type(self).__name__, {name: each for name, each in values.items() if each not in (None, ())})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        filled = {name: value for name, value in values.items() if value not in (None, ())}
+        return html_table(type(self).__name__, filled)
 
 
 # --- texts from texts ------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class RegressionRequest(Request):
 
 @dataclass(frozen=True)
 class RegressionResult(Result):
-    """The number of a text. An empty text has none."""
+    """The predicted number of a text. An empty text has none."""
 
     value: float | None
 
@@ -242,7 +243,7 @@ class MaskedResult(Result):
 
 @dataclass(frozen=True)
 class DetectRequest(Request):
-    """An image whose objects are asked for."""
+    """An image in which to detect objects."""
 
     image: Any  # a path, bytes, a Pillow image, an array, or a tensor
     threshold: float | None = None  # of the scores
@@ -330,7 +331,7 @@ class MultitaskRequest(Request):
 
     kind: Literal["text", "image", "audio"]
     value: Any  # a text; a path, bytes, a Pillow image or an array; a path, bytes, samples, or (samples, rate)
-    task: str | None = None  # the tag; "": the one that the run has for this kind
+    task: str | None = None  # the tag; "": the tag of the run for this modality
     strategy: Strategy | None = None
     max_tokens: int | None = None  # 0: a limit from the length of the input
     prefix: str | None = None  # start of the output

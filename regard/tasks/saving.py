@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def save_predictor(predictor: "AnyPredictor", folder: str | PathLike[str]) -> Path:
-    """Create the folder in one step; `regard.load` of it gives equal answers."""
+    """Create the folder in one step; `regard.load` of it gives equal results."""
     out = Path(path_name(folder, "folder"))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already; save to another folder, so that nothing there is lost")
@@ -51,14 +51,14 @@ def _check(predictor: "AnyPredictor") -> None:
 
 
 def _about(predictor: "AnyPredictor", out: Path) -> JsonObject:
-    """What run.json knows of the training, if this was loaded from a run. The base of a tuned run may lie elsewhere."""
+    """The content of run.json of the loaded run, without versions. The path to the base of a tuned run is updated."""
     if predictor.folder_of_run is None:
         return {"recipe": "", "origin": {}, "data": {}}
-    about = {key: each for key, each in run_folder.read_run(predictor.folder_of_run).items() if key != "versions"}
+    about = {key: value for key, value in run_folder.read_run(predictor.folder_of_run).items() if key != "versions"}
     start = about.get("start")
     if isinstance(start, dict) and "absolute" in start:
-        known = {key: each for key, each in start.items() if key != "relative"}
+        paths = {key: value for key, value in start.items() if key != "relative"}
         with suppress(ValueError):  # on another drive of Windows
-            known["relative"] = os.path.relpath(start["absolute"], out.resolve())
-        about["start"] = known
+            paths["relative"] = os.path.relpath(start["absolute"], out.resolve())
+        about["start"] = paths
     return about

@@ -1,8 +1,8 @@
-"""The declaration of a task, what it needs of a model, and the tasks by name."""
+"""The declaration of a task, its requirements on a model, and access to tasks by name."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 
@@ -42,9 +42,9 @@ class Task:
         """Refuse the family `name`, which has this spec, if it does not fit."""
         if self.fits(spec):
             return
-        others = [other for other in FAMILIES if self.fits(spec_of(other))]
+        families = [family for family in FAMILIES if self.fits(spec_of(family))]
         raise UserError(
-            f"model.family={name} cannot be used for the task {self.name}; {one_of(None, others)}: "
+            f"model.family={name} cannot be used for the task {self.name}; {one_of(None, families)}: "
             f"these read {' and '.join(sorted(self.reads))} and write {OUTPUTS[self.writes]}"
         )
 
@@ -69,21 +69,21 @@ def spec_of(name: str) -> ModelSpec:
     return family(name).SPEC
 
 
-def task_module(name: str) -> Any:
+def task_module(name: str) -> ModuleType:
     """The module of a task by name."""
     return load_module(TASKS[name], "task")
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TrainingJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TrainingJob:
     """The training job of a run. `job.run` has the sizes of its vocabulary and labels.
 
-    `kept` are the processors of the resumed run or of `start`; those that are missing are made from the data. `folder`
-    is the folder of a resumed run.
+    `processors` are those of the resumed run or of `start`; missing ones are made from the data. `folder` is the folder
+    of a resumed run.
     """
     check_family(run)
     if not run.start and (reason := spec_of(run.model.family).needs_start(run.model)):
         raise UserError(reason)
-    job: TrainingJob = task_module(run.task).prepare(run, kept, device, folder)
+    job: TrainingJob = task_module(run.task).prepare(run, processors, device, folder)
     return job
 
 

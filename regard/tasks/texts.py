@@ -1,8 +1,8 @@
-"""Texts as people give them to predictors: one str, or several in any iterable. All else gets one sentence."""
+"""Texts as arguments of predictors: one str, or several in any iterable. Anything else raises one sentence."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..data.files.in_memory import kind_of
+from ..data.files.in_memory import type_name
 from ..errors import UserError
 
 
@@ -26,42 +26,42 @@ def as_pairs(texts: object, targets: object, names: tuple[str, str]) -> tuple[li
     """Texts and their targets, equally many: two str, or two iterables."""
     if isinstance(texts, str) != isinstance(targets, str) or targets is None:
         raise UserError("score takes two texts or two lists of texts, not one of each")
-    found, wanted = as_texts(texts, names[0]), as_texts(targets, names[1])
-    if len(found) != len(wanted):
+    inputs, outputs = as_texts(texts, names[0]), as_texts(targets, names[1])
+    if len(inputs) != len(outputs):
         first, second = names
         raise UserError(
-            f"there are {len(found)} {first}s and {len(wanted)} {second}s; each {first} needs its {second}, so give as "
-            f"many {second}s as {first}s"
+            f"there are {len(inputs)} {first}s and {len(outputs)} {second}s; each {first} needs its {second}, so give "
+            f"as many {second}s as {first}s"
         )
-    return found, wanted
+    return inputs, outputs
 
 
 def as_sentences(values: object) -> list[str | Sequence[str]]:
     """The sentences in an iterable: each a str, or an iterable of its words."""
     if isinstance(values, str):
         return [values]
-    found: list[str | Sequence[str]] = []
-    for number, each in enumerate(iterate_items(values, "sentence"), 1):
-        if isinstance(each, str):
-            found.append(each)
+    sentences: list[str | Sequence[str]] = []
+    for number, sentence in enumerate(iterate_items(values, "sentence"), 1):
+        if isinstance(sentence, str):
+            sentences.append(sentence)
             continue
         try:
-            found.append(tuple(as_texts(each, "word")))
+            sentences.append(tuple(as_texts(sentence, "word")))
         except UserError as error:
             raise UserError(f"sentence {number}: {error}") from error
-    return found
+    return sentences
 
 
 def describe_type(value: object) -> str:
     """The type of a value, for people: None, a dict, an int."""
     if value is None:
         return "None"
-    kind = kind_of(value)
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    name = type_name(value)
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def iterate_items(values: object, name: str) -> Iterable[object]:
-    """The values of an iterable that has an order; a frame is no list of texts, because it gives its columns."""
+    """The values of an ordered iterable; a data frame is refused, because it iterates over its columns."""
     expected = f"expected a {name} as a str, or several in a list or another iterable"
     if hasattr(values, "to_pylist") and not hasattr(values, "column_names"):
         values = values.to_pylist()  # an Arrow array

@@ -1,10 +1,13 @@
-"""Tests for families, built-in or a user's own: the laws that every family keeps, as functions."""
+"""Tests for families, built-in or a user's own: the laws that every family keeps, as functions.
+
+Tests of the package itself are in the folder `tests` of the repository.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..config.run import family_of
 from ..errors import UserError
+from ..families import family as find_family
 from ..families.protocols import Family
 from ..families.spec import Output
 from ..parts.inputs import TensorKind
@@ -16,16 +19,16 @@ __all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "laws_of", "make_subj
 
 
 class BrokenLaw(UserError):
-    """A family does not keep a law."""
+    """A family violates a law."""
 
 
 def outputs_of(family: Family) -> list[tuple[TensorKind, Output]]:
-    """What to test of a family: each modality that it reads with each output that it writes."""
+    """The pairs to test of a family: each modality that it reads with each output that it writes."""
     spec = family.SPEC
-    for does, declared, known in (("reads", spec.reads, PROBES), ("writes", spec.writes, SUBJECTS)):
-        if not declared & known.keys():
+    for verb, declared, tested in (("reads", spec.reads, PROBES), ("writes", spec.writes, SUBJECTS)):
+        if not declared & tested.keys():
             declaration = ", ".join(sorted(declared)) or "nothing"
-            raise UserError(f"{family.__name__} {does} {declaration}; there are laws for {', '.join(known)} (SPEC)")
+            raise UserError(f"{family.__name__} {verb} {declaration}; there are laws for {', '.join(tested)} (SPEC)")
     outputs, modalities = spec.writes & SUBJECTS.keys(), spec.reads & PROBES.keys()
     return [(modality, output) for modality in sorted(modalities) for output in sorted(outputs)]
 
@@ -43,16 +46,18 @@ def check_family(family: Family | str, settings: Mapping[str, Any] | None = None
     `family` is a module, or the name of a registered family; `settings` change its config. The first broken law raises
     BrokenLaw, which says what is wrong.
     """
-    module = family_of(family) if isinstance(family, str) else family
+    module = find_family(family) if isinstance(family, str) else family
     checked = []
     for modality, output in outputs_of(module):
         for name, law in laws_of(modality, output).items():
             subject = make_subject(module, modality, output, settings)  # a law may change its model
-            what = f"{subject.config.family}, {modality} to {output}"
+            description = f"{subject.config.family}, {modality} to {output}"
             try:
                 law(subject)
             except Exception as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise BrokenLaw(f"{what}: {reason}; {name} is a law of every family (regard.testing.laws)") from error
-            checked.append(f"{what}: {name}")
+                raise BrokenLaw(
+                    f"{description}: {reason}; {name} is a law of every family (regard.testing.laws)"
+                ) from error
+            checked.append(f"{description}: {name}")
     return checked

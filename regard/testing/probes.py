@@ -19,7 +19,7 @@ from ..processors.text.tokenizers import train_tokenizer
 
 
 class Probe:
-    """Makes examples of some length and batches of them. `vocab` is the vocabulary of what the model writes."""
+    """Makes examples of some length and batches of them. `vocab` is the vocabulary of the output."""
 
     modality: ClassVar[TensorKind]
     packs: ClassVar[bool] = False  # one row may hold several examples
@@ -82,7 +82,7 @@ class TokenProbe(Probe):
 
 def pack_tokens(examples: Sequence[Array]) -> Inputs:
     """All examples in one row."""
-    rows = [torch.from_numpy(each).long() for each in examples]
+    rows = [torch.from_numpy(example).long() for example in examples]
     positions = torch.cat([torch.arange(len(row)) for row in rows])[None]
     segments = torch.cat([torch.full((len(row),), i) for i, row in enumerate(rows)])[None]
     return Inputs("tokens", torch.cat(rows)[None], None, positions, segments)

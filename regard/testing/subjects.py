@@ -1,4 +1,4 @@
-"""Models behind the interface of one of their outputs: what a law asks of a family."""
+"""Models behind the interface of one of their outputs, as the laws need them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Subject(ABC):
     """A small model of a family, and how to read one of its outputs. Its weights are enlarged, so that errors show."""
 
     packs: ClassVar[bool] = True  # it has outputs for each of several examples in one row
-    exempt: frozenset[str] = frozenset()  # laws that a variant of a family keeps only in part
+    exempt: frozenset[str] = frozenset()  # laws that a variant of a family satisfies only in part
 
     def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
         self.family, self.output, self.probe = family, output, probe
@@ -71,7 +71,7 @@ class Subject(ABC):
 
     @abstractmethod
     def key_valid(self, inputs: Inputs) -> Tensor | None:
-        """(batch, keys): what attention to these inputs may use; None: everything."""
+        """(batch, keys): the keys that attention to these inputs may use; None: all."""
 
     def hidden_pairs(self, path: str, weights: Tensor, inputs: Inputs) -> Tensor:
         """Bool, as `weights` (batch, heads, queries, keys): the pairs that the attention at `path` must not use."""
@@ -115,7 +115,7 @@ class TokenOutputs(EncoderSubject):
         return split_rows(self.logits(inputs), inputs)
 
     def packed(self, examples: Sequence[Array]) -> Rows:
-        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(each) for each in examples]))
+        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(example) for example in examples]))
 
 
 class LabelOutput(EncoderSubject):
@@ -151,7 +151,7 @@ class EmbeddingOutput(EncoderSubject):
 
     def runs(self, part: nn.Module) -> bool:
         tower = getattr(self.module, "tower", None)
-        return tower is None or any(part is each for each in tower(self.probe.modality)[0].modules())
+        return tower is None or any(part is module for module in tower(self.probe.modality)[0].modules())
 
 
 class BoxOutput(Subject):
@@ -167,8 +167,8 @@ class BoxOutput(Subject):
         return int(self.config.queries), self.size
 
     def read(self, inputs: Inputs) -> Rows:
-        found = cast(BoxModel, self.module).detect(inputs)
-        return list(torch.cat([found.logits[-1], found.boxes[-1]], -1))
+        detections = cast(BoxModel, self.module).detect(inputs)
+        return list(torch.cat([detections.logits[-1], detections.boxes[-1]], -1))
 
     def key_valid(self, inputs: Inputs) -> Tensor | None:
         return None
@@ -202,7 +202,7 @@ class NextToken(Writer):
         return split_rows(self.logits(inputs), inputs)
 
     def packed(self, examples: Sequence[Array]) -> Rows:
-        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(each) for each in examples]))
+        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(example) for example in examples]))
 
     def key_valid(self, inputs: Inputs) -> Tensor | None:
         return inputs.valid
@@ -272,7 +272,7 @@ class ParallelTokens(EncoderSubject):
         return split_rows(self.logits(inputs), inputs)
 
     def packed(self, examples: Sequence[Array]) -> Rows:
-        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(each) for each in examples]))
+        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(example) for example in examples]))
 
 
 SUBJECTS: dict[Output, type[Subject]] = {
@@ -292,18 +292,20 @@ SUBJECTS: dict[Output, type[Subject]] = {
 def small_config(family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> Any:
     """The family's config of size tiny for this output."""
     values: dict[str, Any] = {"size": "tiny", "vocab": probe.vocab, "head": HEAD.get(output), "labels": LABELS}
-    known = family.Config.model_fields
-    values = {name: value for name, value in values.items() if name in known} | dict(settings)
+    fields = family.Config.model_fields
+    values = {name: value for name, value in values.items() if name in fields} | dict(settings)
     return family.Config.model_validate({**family.SIZES[values.get("size", "tiny")], **values})
 
 
 def enlarge(model: nn.Module) -> nn.Module:
     """Enlarge the weights, so that attention is not uniform and biases are not zero."""
-    keys = [each.std().item() for path, each in model.named_parameters() if path.endswith("key.weight")]
+    keys = [weight.std().item() for path, weight in model.named_parameters() if path.endswith("key.weight")]
     scale = 0.1 / max(keys, default=0.1)  # not by the queries, which T5 has small
-    for each in model.parameters():
-        large = each.dim() > 1 and bool(each.any())  # a head of zeros would hide every error
-        each.data = each.data * max(scale, 1.5) if large else each.data + 0.2 * torch.randn_like(each)
+    for parameter in model.parameters():
+        large = parameter.dim() > 1 and bool(parameter.any())  # a head of zeros would hide every error
+        parameter.data = (
+            parameter.data * max(scale, 1.5) if large else parameter.data + 0.2 * torch.randn_like(parameter)
+        )
     return model
 
 

@@ -1,10 +1,11 @@
-"""The training loop with its schedules, optimizer, checkpoints and progress output.
+"""The training loop with its schedules, optimizer, checkpoints, callbacks and progress output.
 
-The package is not called `train` because `regard.train` is the function.
+The loop knows objectives and steps, not tasks. Creating and resuming a run belongs to `runs`. The package is not called
+`train` because `regard.train` is the function.
 """
 
 from .checkpoint import load_model, save_model
-from .loop import fit
+from .loop import run_training
 from .protocols import Outcome
 
-__all__ = ["Outcome", "fit", "load_model", "save_model"]
+__all__ = ["Outcome", "load_model", "run_training", "save_model"]

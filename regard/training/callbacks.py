@@ -1,4 +1,4 @@
-"""Callbacks: functions of a user that the loop calls between steps. They may stop the training or scale its rate."""
+"""Callbacks: user functions that the loop calls between steps. They may stop training or scale its learning rate."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import torch
 from torch import Tensor, nn
 
-from ..config.registry import describe
+from ..config.registry import describe_error
 from ..errors import UserError
 from .ranks import ALONE, Ranks
 
@@ -19,12 +19,12 @@ Moment: TypeAlias = Literal["step", "valid", "end"]
 
 
 class CustomCodeError(UserError):
-    """Code of the user failed: a callback, a loss or a metric. The loop saves a checkpoint before it ends."""
+    """A custom callback, loss or metric failed. The loop saves a checkpoint before it ends."""
 
 
 @dataclass
 class CallbackContext:
-    """What a callback sees: after every step, after every evaluation ("valid"), and at the end of the training."""
+    """The argument of a callback: after every step, after every evaluation ("valid"), and at the end of training."""
 
     moment: Moment
     step: int  # finished steps
@@ -32,7 +32,7 @@ class CallbackContext:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     rate: float  # the learning rate of the last step
-    rate_scale: float  # the factor of all later rates; assign it to change them. It is kept in checkpoints
+    rate_scale: float  # the factor of all later learning rates; assign it to change them. Checkpoints store it
     folder: Path
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the evaluation, if the moment is "valid"
     loss_tensor: Tensor | None = None  # the mean loss of the last step, on the device
@@ -53,7 +53,7 @@ Callback: TypeAlias = Callable[[CallbackContext], object]
 
 @runtime_checkable
 class StatefulCallback(Protocol):
-    """A callback with state of its own, which checkpoints keep as JSON, so that a resumed run continues exactly."""
+    """A callback with state, which checkpoints store as JSON, so that a resumed run continues exactly."""
 
     def state(self) -> dict[str, Any]:
         """The state as JSON values."""
@@ -68,17 +68,17 @@ def name_of(function: object) -> str:
 
 
 class CallbackRunner:
-    """Calls the callbacks of a training, in all its processes, and collects what they ask for."""
+    """Calls the callbacks in all processes, and collects their requests."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), ranks: Ranks = ALONE) -> None:
-        for each in callbacks:
-            if not callable(each):
-                raise UserError(f"callbacks has a {type(each).__name__}; expected functions of a CallbackContext")
+        for callback in callbacks:
+            if not callable(callback):
+                raise UserError(f"callbacks has a {type(callback).__name__}; expected functions of a CallbackContext")
         self.callbacks, self.ranks = list(callbacks), ranks
         self.stopped_by = ""  # the name of the callback that ended the training
 
     def run(self, trainer: "Trainer", moment: Moment, metrics: Mapping[str, float]) -> None:
-        """Call every callback, and keep the factor of later learning rates that they set."""
+        """Call every callback, and store the factor of later learning rates that they set."""
         state, rate = trainer.state, trainer.learning_rate(max(trainer.state.step, 1))
         context = CallbackContext(
             moment, state.step, state.epoch, trainer.model, trainer.optimizer, rate, state.rate_scale, trainer.folder,
@@ -94,14 +94,14 @@ class CallbackRunner:
         trainer.model.train()  # a callback may have evaluated the model
 
     def _call(self, callback: Callback, context: CallbackContext) -> None:
-        """Call one callback. One that fails in any process fails in all, so that all of them save and end."""
+        """Call one callback. A failure in one process stops all; each saves first."""
         failure: Exception | None = None
         try:
             callback(context)
         except Exception as error:
             failure = error
         if self.ranks.total([failure is not None])[0]:
-            reason = describe(failure) if failure else "in another process"
+            reason = describe_error(failure) if failure else "in another process"
             raise CustomCodeError(
                 f"the callback {name_of(callback)} failed after step {context.step} ({reason}); everything is saved in "
                 f"{context.folder}: correct it and resume"
@@ -113,11 +113,15 @@ class CallbackRunner:
         return {name: callback.state() for name, callback in named.items()}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Give every callback its state; one that a checkpoint does not have starts anew."""
+        """Restore the state of every callback; a callback that is missing in the checkpoint starts afresh."""
         for name, callback in self._stateful().items():
             if name in states:
                 callback.load_state(states[name])
 
     def _stateful(self) -> dict[str, StatefulCallback]:
         numbered: list[tuple[int, object]] = list(enumerate(self.callbacks))
-        return {f"{place} {name_of(each)}": each for place, each in numbered if isinstance(each, StatefulCallback)}
+        return {
+            f"{place} {name_of(callback)}": callback
+            for place, callback in numbered
+            if isinstance(callback, StatefulCallback)
+        }

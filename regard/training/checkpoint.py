@@ -36,7 +36,7 @@ class TrainingState:
     epoch: int = 0
     index: int = 0  # examples of this epoch consumed, over all processes
     offset: int = 0  # steps since this index: several steps may share the rows of a long example
-    plan: int = PLAN  # the number of the way to plan steps
+    plan: int = PLAN  # version of the planning algorithm
     evaluated: int = -1  # the step of the last evaluation
     best: float | None = None  # best value of `metric`, and its step
     best_step: int = 0
@@ -63,33 +63,33 @@ def save_model(model: nn.Module, path: Path, step: int) -> None:
 def load_model(model: nn.Module, path: Path) -> int:
     """Load the weights in `path` into the model and return their step. Names and shapes must match exactly."""
     tensors, metadata = _read(path)
-    wanted = tensors_to_save(model)
-    problems = [f"{name} is missing" for name in wanted if name not in tensors]
-    problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
+    own_tensors = tensors_to_save(model)
+    problems = [f"{name} is missing" for name in own_tensors if name not in tensors]
+    problems += [f"{name} is not in the model" for name in tensors if name not in own_tensors]
     problems += [
-        f"{name} has shape {tuple(tensors[name].shape)} and the model's has {tuple(own.shape)}"
-        for name, own in wanted.items()
-        if name in tensors and tensors[name].shape != own.shape
+        f"{name} has shape {tuple(tensors[name].shape)} and the model's has {tuple(parameter.shape)}"
+        for name, parameter in own_tensors.items()
+        if name in tensors and tensors[name].shape != parameter.shape
     ]
     _raise_mismatch(problems, path)
     if name := nonfinite_name(tensors):
         raise UserError(f"{name} in {path} has NaN or infinite values; the file is damaged, restore it or train again")
     with torch.no_grad():
-        for name, own in wanted.items():
-            own.copy_(tensors[name])
+        for name, parameter in own_tensors.items():
+            parameter.copy_(tensors[name])
     return int(metadata.get("step", 0))
 
 
 def tensors_to_save(model: nn.Module) -> dict[str, Tensor]:
-    """Each tensor of the model once: a tied tensor has the alphabetically first of its names.
+    """Every tensor of the model once; a tied tensor has the alphabetically first of its names.
 
-    Of a tuned model only the trained parameters: the base is stored elsewhere.
+    For a tuned model, only the trained parameters: the base is stored elsewhere.
     """
     seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
     tensors = {}
-    kept = {name for name, each in model.named_parameters() if each.requires_grad} if injection_of(model) else None
+    trained = {name for name, p in model.named_parameters() if p.requires_grad} if injection_of(model) else None
     for name, tensor in sorted(model.state_dict().items()):
-        if kept is not None and name not in kept:
+        if trained is not None and name not in trained:
             continue
         place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if place not in seen or not tensor.numel():
@@ -132,7 +132,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 # Checkpoints
 
 
-def save(
+def save_checkpoint(
     folder: Path,
     state: TrainingState,
     model: nn.Module,
@@ -142,7 +142,7 @@ def save(
 ) -> Path:
     """Write checkpoints/step-N of the run `folder` and remove all but the newest `keep`.
 
-    `task_state` is the state that the task carries from step to step, if any.
+    `task_state` is the state that the task carries over from step to step, if any.
     """
     path = folder / "checkpoints" / f"step-{state.step}"
     with files.atomic_write(path) as draft:
@@ -165,7 +165,7 @@ def save_state(folder: Path, state: TrainingState) -> None:
     files.write_json(path, {**files.read_json(path), **dataclasses.asdict(state)})
 
 
-def newest(folder: Path, notify: Callable[[str], None]) -> Path | None:
+def newest_checkpoint(folder: Path, notify: Callable[[str], None]) -> Path | None:
     """Return the newest intact checkpoint of a run, or None. Newer damaged ones are renamed and reported."""
     damaged: dict[str, str] = {}
     for path in _checkpoint_paths(folder):
@@ -185,19 +185,19 @@ def newest(folder: Path, notify: Callable[[str], None]) -> Path | None:
     return None
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
     """Restore model, optimizer and random generators from the checkpoint."""
     load_model(model, path / MODEL)
     former = path / FORMER_OPTIMIZER
     _load_optimizer(former if former.exists() else path / OPTIMIZER, model, optimizer)
     record = files.read_json(path / STATE)
     restore_rng_state(record["random"])
-    known = {field.name for field in dataclasses.fields(TrainingState)}  # an older version wrote fewer
-    return TrainingState(**{"plan": 1} | {name: value for name, value in record.items() if name in known})
+    names = {field.name for field in dataclasses.fields(TrainingState)}  # an older version wrote fewer
+    return TrainingState(**{"plan": 1} | {name: value for name, value in record.items() if name in names})
 
 
 def realign(state: TrainingState, align: Callable[[int, int], int]) -> list[str]:
-    """Find the place in the data of a checkpoint whose version planned other steps; return a note if it moved."""
+    """Find the position in the data for a checkpoint of another PLAN; return a note if it moved."""
     if state.plan == PLAN:
         return []
     before, state.plan, state.index = state.index, PLAN, align(state.epoch, state.index)
@@ -210,11 +210,11 @@ def realign(state: TrainingState, align: Callable[[int, int], int]) -> list[str]
 
 
 def load_task_state(path: Path) -> dict[str, Tensor]:
-    """The task's own state at the checkpoint; empty if it has none."""
+    """The state of the task at the checkpoint; empty if it has none."""
     return {name: tensor.clone() for name, tensor in _read(path / TASK)[0].items()} if (path / TASK).exists() else {}
 
 
-def latest(folder: Path, count: int) -> list[Path]:
+def latest_checkpoints(folder: Path, count: int) -> list[Path]:
     """The newest checkpoints of a run, at most `count`."""
     return _checkpoint_paths(folder)[:count]
 
@@ -229,8 +229,8 @@ def remove_temporary_files(folder: Path) -> None:
 
 def _checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints of a run, newest first."""
-    found = (folder / "checkpoints").glob("step-*")
-    return sorted((path for path in found if path.name[5:].isdecimal()), key=_step_of, reverse=True)
+    folders = (folder / "checkpoints").glob("step-*")
+    return sorted((path for path in folders if path.name[5:].isdecimal()), key=_step_of, reverse=True)
 
 
 def _step_of(path: Path) -> int:
@@ -272,13 +272,13 @@ def _load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     problems = []
     for full, tensor in tensors.items():
         name, _, key = full.rpartition("/")
-        own = parameters.get(name)
-        if own is None or (key != "step" and tensor.shape != own.shape):
+        parameter = parameters.get(name)
+        if parameter is None or (key != "step" and tensor.shape != parameter.shape):
             problems.append(f"{full} matches no parameter of this shape")
             continue
         # The tensors are views of a memory-mapped file that may be replaced, so they are copied.
-        copy = torch.empty_like(own) if key != "step" else torch.empty_like(tensor, device=own.device)
-        optimizer.state[own][key] = copy.detach().copy_(tensor)
+        copy = torch.empty_like(parameter) if key != "step" else torch.empty_like(tensor, device=parameter.device)
+        optimizer.state[parameter][key] = copy.detach().copy_(tensor)
     _raise_mismatch(problems, path)
 
 
@@ -312,5 +312,5 @@ def _encode_array(values: numpy.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode("ascii")
 
 
-def _decode_array(text: str, kind: type) -> numpy.ndarray:
-    return numpy.frombuffer(base64.b64decode(text), kind).copy()
+def _decode_array(text: str, dtype: type) -> numpy.ndarray:
+    return numpy.frombuffer(base64.b64decode(text), dtype).copy()

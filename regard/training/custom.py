@@ -1,4 +1,4 @@
-"""A loss and metrics that a user gives as functions."""
+"""Custom losses and metrics: functions of the user."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from ..config.registry import describe
+from ..config.registry import describe_error
 from ..config.train import Train
 from ..data.batch import Batch
 from ..errors import UserError
@@ -19,59 +19,61 @@ MetricFunction: TypeAlias = Callable[..., float]
 
 
 class FailedMetric(CustomCodeError):
-    """A metric of the user failed. Only the first of several processes evaluates, so only that one knows it."""
+    """A custom metric failed. Only the first of several processes evaluates, so only it raises this error."""
 
 
 @dataclass(frozen=True)
 class CustomMetric:
-    """A metric of a user with its direction, by which train.metric chooses the best weights."""
+    """A custom metric with its direction, by which train.metric selects the best weights."""
 
     function: MetricFunction
     higher_is_better: bool = True
 
     def __call__(self, name: str, *arguments: Any) -> float:
-        """The value of the metric `name`. What is not a number is an error; NaN is reported by the loop."""
+        """The value of the metric `name`; an error if it is not a number. The loop reports NaN."""
         try:
             return float(self.function(*arguments))
         except Exception as error:
-            raise FailedMetric(f"the metric {name} failed ({describe(error)}); correct it and resume") from error
+            raise FailedMetric(f"the metric {name} failed ({describe_error(error)}); correct it and resume") from error
 
 
 Metrics: TypeAlias = Mapping[str, MetricFunction | CustomMetric]
 
 
 def as_metrics(metrics: Metrics | None) -> dict[str, CustomMetric]:
-    """Metrics by name; a plain function is better the higher it is."""
-    found = {}
-    for name, each in (metrics or {}).items():
+    """Metrics by name; for a plain function, higher is better."""
+    converted = {}
+    for name, metric in (metrics or {}).items():
         if not isinstance(name, str) or not name.isidentifier():
             raise UserError(f"the metric name {name!r} is not a name; expected one such as error_rate")
-        if not callable(each):
-            raise UserError(f"the metric {name} is a {type(each).__name__}; expected a function that returns a number")
-        found[name] = each if isinstance(each, CustomMetric) else CustomMetric(each)
-    return found
+        if not callable(metric):
+            raise UserError(
+                f"the metric {name} is a {type(metric).__name__}; expected a function that returns a number"
+            )
+        converted[name] = metric if isinstance(metric, CustomMetric) else CustomMetric(metric)
+    return converted
 
 
-def own_settings(loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> dict[str, Any]:
-    """The settings that tell which functions a run was trained with, by dotted key."""
-    names = tuple(name if each.higher_is_better else f"-{name}" for name, each in metrics.items())
+def custom_settings(loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> dict[str, Any]:
+    """The settings that record the custom functions of a run, by dotted key."""
+    names = tuple(name if metric.higher_is_better else f"-{name}" for name, metric in metrics.items())
     return ({"train.own_loss": name_of(loss)} if loss else {}) | ({"train.own_metrics": names} if names else {})
 
 
 def check_custom(train: Train, loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> None:
-    """Refuse a run whose functions are not given, as when the command line resumes it."""
-    given = own_settings(loss, metrics)
+    """Refuse a run without its custom functions, for example when the command line resumes it."""
+    settings = custom_settings(loss, metrics)
     for key, argument in (("own_loss", "loss"), ("own_metrics", "metrics")):
-        wanted, found = getattr(train, key), given.get(f"train.{key}") or type(getattr(train, key))()
-        if wanted != found:
+        expected, actual = getattr(train, key), settings.get(f"train.{key}") or type(getattr(train, key))()
+        if expected != actual:
             raise UserError(
-                f"this run has train.{key}={wanted!r}, but {argument}= gives {found or 'none'}; give the same "
+                f"this run has train.{key}={expected!r}, but {argument}= gives {actual or 'none'}; give the same "
                 f"functions in Python: regard.train(…, {argument}=…)"
             )
 
 
 class FunctionObjective(Objective):
-    """The loss function of a user. It returns the loss summed over what `batch.count` counts."""
+    """A custom loss function. It returns the loss summed over the `batch.count` predictions."""
 
     def __init__(self, model: nn.Module, function: LossFunction) -> None:
         super().__init__()
@@ -82,12 +84,12 @@ class FunctionObjective(Objective):
         try:
             loss = self.function(self.model, batch)
         except Exception as error:
-            raise CustomCodeError(f"the loss {name} failed ({describe(error)}); correct it and resume") from error
+            raise CustomCodeError(f"the loss {name} failed ({describe_error(error)}); correct it and resume") from error
         return as_loss(loss, 1, f"the loss {name}")
 
 
 def as_loss(loss: object, count: int, what: str) -> LossSum:
-    """A loss that user code returned: a LossSum, or a scalar, which is multiplied by `count`."""
+    """Convert a loss that user code returned: a LossSum, or a scalar, which is multiplied by `count`."""
     if isinstance(loss, LossSum):
         return loss
     if not isinstance(loss, Tensor) or loss.dim():
@@ -102,7 +104,7 @@ def measure_examples(
     """Metrics of references and predictions, in the order of scikit-learn."""
     if not metrics:
         return {}
-    pairs = [tuple(each) if isinstance(each, tuple | list) else (each,) for each in examples]
+    pairs = [tuple(example) if isinstance(example, tuple | list) else (example,) for example in examples]
     if any(len(pair) != 2 for pair in pairs):
         raise UserError(
             f"metrics= needs examples with an input and a reference, and this task has none; measure in a callback: "

@@ -48,7 +48,7 @@ def finish(trainer: "Trainer", status: str) -> Outcome:
 
 def try_average(trainer: "Trainer") -> None:
     """Publish the mean of the last checkpoints if its metric is better, or if there are no validation data."""
-    paths, state = checkpoint.latest(trainer.folder, trainer.settings.average), trainer.state
+    paths, state = checkpoint.latest_checkpoints(trainer.folder, trainer.settings.average), trainer.state
     with averaged_checkpoints(trainer.model, paths):
         metrics, best = trainer.validate(), state.best
         values = {"averaged": len(paths), **metrics, "seconds": trainer.seconds()}
@@ -62,7 +62,7 @@ def try_average(trainer: "Trainer") -> None:
 
 
 class MovingAverage:
-    """An exponential moving average of the weights. It lives in the optimizer's state and is saved with it."""
+    """An exponential moving average of the weights, stored in the optimizer's state and saved with it."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, decay: float) -> None:
         self.optimizer, self.decay = optimizer, decay
@@ -70,16 +70,18 @@ class MovingAverage:
     def update(self, step: int) -> None:
         """Update the average after `step`. The decay is smaller in early steps, to forget the initial weights."""
         weights = list(self.optimizer.state)
-        for each in weights:
-            self.optimizer.state[each].setdefault("ema", each.detach().clone())
-        means = [self.optimizer.state[each]["ema"] for each in weights]
-        torch._foreach_lerp_(means, [each.detach() for each in weights], 1 - min(self.decay, (1 + step) / (10 + step)))
+        for weight in weights:
+            self.optimizer.state[weight].setdefault("ema", weight.detach().clone())
+        means = [self.optimizer.state[weight]["ema"] for weight in weights]
+        torch._foreach_lerp_(
+            means, [weight.detach() for weight in weights], 1 - min(self.decay, (1 + step) / (10 + step))
+        )
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Inside this context the model has the averaged weights."""
-        averages = {each: state["ema"] for each, state in self.optimizer.state.items() if "ema" in state}
-        originals = {each: each.detach().clone() for each in averages}
+        averages = {weight: state["ema"] for weight, state in self.optimizer.state.items() if "ema" in state}
+        originals = {weight: weight.detach().clone() for weight in averages}
         try:
             copy_values(averages)
             yield

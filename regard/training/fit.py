@@ -1,4 +1,4 @@
-"""Train a module of the user with the loop: optimizer, schedule, accumulation, precision, checkpoints, resume."""
+"""Train a user's module with the loop: optimizer, schedule, accumulation, precision, checkpoints, resume."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from ..config import run_folder
 from ..config.merge import SettingsDraft, flatten, format_value, one_of
-from ..config.registry import describe
+from ..config.registry import describe_error
 from ..config.task_settings import metrics_of
 from ..config.train import Train
-from ..config.types import Base
+from ..config.types import Base, Threads
 from ..data.batch import Batch
 from ..data.loading.sampler import split_evenly
-from ..device import resolve_device
+from ..device import resolve_device, use_threads
 from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name
 from . import checkpoint
 from .callbacks import Callback, CustomCodeError, name_of
-from .custom import CustomMetric, Metrics, as_loss, as_metrics, own_settings
+from .custom import CustomMetric, Metrics, as_loss, as_metrics, custom_settings
 from .lock import RunLock
-from .loop import fit as run_loop
+from .loop import run_training
 from .objective import LossSum, Objective
 from .protocols import Outcome
 from .ranks import joined_processes
@@ -48,11 +48,12 @@ class ModuleRun(Base):
     task: str = ""
     train: Train = Train()
     device: str = "auto"
+    threads: Threads = 0
 
     @model_validator(mode="after")
     def _check_metric(self) -> "ModuleRun":
-        if self.train.metric not in (known := list(metrics_of("", self.train))):
-            raise ValueError(f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, known)}")
+        if self.train.metric not in (names := list(metrics_of("", self.train))):
+            raise ValueError(f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, names)}")
         if not (self.train.steps or self.train.epochs or self.train.minutes):
             raise ValueError("the training has no end; set train.steps, train.epochs or train.minutes")
         return self
@@ -73,30 +74,31 @@ def fit(
     metrics: Metrics | None = None,
     **sections: Any,
 ) -> Outcome:
-    """Train a module whose `forward(batch)` returns its loss, and leave the best weights in it.
+    """Train a module whose `forward(batch)` returns its loss, and load the best weights into it.
 
-    `data` are batches, or examples with a function `collate` that makes a batch of a list of them (train.batch
-    examples, divided into train.accumulate micro-batches). A list is shuffled by (seed, epoch); any other iterable is
-    read in order, and anew in every epoch. The loss is a mean over the batch, or a `LossSum` over its examples.
+    `data` are batches, or examples with a function `collate` that turns a list of them into a batch (train.batch
+    examples, divided into train.accumulate micro-batches). A list is shuffled by (seed, epoch). Any other iterable is
+    read in order, again in every epoch. The loss is a mean over the batch, or a `LossSum` over its examples.
 
-    `valid` are data for validation: their mean loss, and `metrics`, functions of the module, choose the weights. The
-    folder `out` gets checkpoints, metrics.jsonl and model.safetensors. To resume, give the same data and functions.
+    `valid` are data for validation: their mean loss, and `metrics`, functions of the module, select the weights. The
+    folder `out` gets checkpoints, metrics.jsonl and model.safetensors. To resume, pass the same data and functions.
     """
-    own = as_metrics(metrics)
-    run = _resolve({**_flat(sections), **_flat(overrides or {}), **own_settings(None, own)})
+    custom_metrics = as_metrics(metrics)
+    run = _resolve({**_flat(sections), **_flat(overrides or {}), **custom_settings(None, custom_metrics)})
     folder = Path(path_name(out, "out"))
-    job = ModuleJob(run, objective, DataSource(data, collate, "data"), _source(valid, collate), own)
-    with joined_processes(resolve_device(run.device)) as ranks, ExitStack() as held:
+    job = ModuleJob(run, objective, DataSource(data, collate, "data"), _source(valid, collate), custom_metrics)
+    use_threads(run.threads)
+    with joined_processes(resolve_device(run.device)) as ranks, ExitStack() as stack:
         if ranks.first and not resume:
             _create(folder, run, job)
         if ranks.first:
             if not run_folder.is_run(folder):
                 raise UserError(f"{folder} holds no run to resume; leave out resume to start one")
-            held.enter_context(RunLock(folder))
+            stack.enter_context(RunLock(folder))
             _check_same(folder, run, job)
         ranks.wait()
         report: dict[str, Any] = {"progress": progress, "on_event": on_event, "callbacks": callbacks}
-        outcome = run_loop(job, folder, resume=resume, ranks=ranks, **report)
+        outcome = run_training(job, folder, resume=resume, ranks=ranks, **report)
         if (folder / checkpoint.MODEL).exists():
             checkpoint.load_model(objective, folder / checkpoint.MODEL)
     return outcome
@@ -136,7 +138,7 @@ def _create(folder: Path, run: ModuleRun, job: "ModuleJob") -> None:
 
 
 def _check_same(folder: Path, run: ModuleRun, job: "ModuleJob") -> None:
-    """A resumed run must read the same steps. The data themselves are not compared."""
+    """Check that a resumed run reads the same steps. The data are not compared."""
     about = run_folder.read_run(folder)
     if "module" not in about:
         raise UserError(f"{folder} holds a run of a recipe; resume it with regard.train")
@@ -156,25 +158,25 @@ def _check_same(folder: Path, run: ModuleRun, job: "ModuleJob") -> None:
 
 @dataclass(frozen=True, eq=False)
 class ModuleBatch(Batch):
-    """A batch of the user, whatever it is made of."""
+    """A user's batch of any type."""
 
     content: Any = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "ModuleBatch":
         """The batch with all its tensors on a device."""
-        return replace(self, content=_moved(self.content, device, non_blocking))
+        return replace(self, content=_move(self.content, device, non_blocking))
 
 
-def _moved(value: Any, device: torch.device | str, non_blocking: bool) -> Any:
-    """Tensors inside dicts, lists, tuples and objects with `to`, on a device."""
+def _move(value: Any, device: torch.device | str, non_blocking: bool) -> Any:
+    """Move tensors inside dicts, lists, tuples and objects with `to` to a device."""
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=non_blocking)
     if isinstance(value, Mapping):
-        return {key: _moved(each, device, non_blocking) for key, each in value.items()}
+        return {key: _move(item, device, non_blocking) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(each, device, non_blocking) for each in value))
+        return type(value)(*(_move(item, device, non_blocking) for item in value))
     if isinstance(value, list | tuple):
-        return type(value)(_moved(each, device, non_blocking) for each in value)
+        return type(value)(_move(item, device, non_blocking) for item in value)
     return value.to(device) if callable(getattr(value, "to", None)) else value
 
 
@@ -197,7 +199,7 @@ class ModuleStep:
 
 
 class DataSource:
-    """Batches, or examples that `collate` makes batches of."""
+    """Batches, or examples that `collate` turns into batches."""
 
     def __init__(self, data: Any, collate: Collate | None, name: str) -> None:
         if isinstance(data, Iterator) or not (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
@@ -226,7 +228,7 @@ class DataSource:
         yield from ((index, self.data[index]) for index in order[first:])
 
     def batch(self, entries: list[Any], number: int = 0, counted: bool = True) -> ModuleBatch:
-        """One batch: of examples, or the only entry, which is one."""
+        """One batch: collated examples, or the only entry, if entries are batches."""
         if self.collate is None:
             content, size = entries[0], batch_size(entries[0])
         else:
@@ -234,7 +236,7 @@ class DataSource:
                 content, size = self.collate(entries), len(entries)
             except Exception as error:
                 raise CustomCodeError(
-                    f"the function {name_of(self.collate)} failed on {self.name} ({describe(error)}); correct it"
+                    f"the function {name_of(self.collate)} failed on {self.name} ({describe_error(error)}); correct it"
                 ) from error
         return ModuleBatch({}, size, number, counted=counted, content=content)
 
@@ -247,7 +249,7 @@ def _source(data: Any, collate: Collate | None) -> DataSource | None:
 
 
 class ModuleObjective(Objective):
-    """The module of the user as an objective: its mean loss times the examples of the batch, or its LossSum."""
+    """A user's module as an objective: its mean loss times the examples of the batch, or its LossSum."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -259,7 +261,7 @@ class ModuleObjective(Objective):
 
 
 class ModuleJob:
-    """What the loop gets from `regard.fit`."""
+    """The job of `regard.fit` for the loop."""
 
     static_shapes = False
 
@@ -283,7 +285,7 @@ class ModuleJob:
 
     def sizes(self) -> dict[str, int | None]:
         """The number of entries of the data, as far as it is known."""
-        return {each.name: each.size for each in (self.train, self.valid) if each is not None}
+        return {source.name: source.size for source in (self.train, self.valid) if source is not None}
 
     def steps(self, epoch: int, index: int, rank: int, world: int) -> Iterator[ModuleStep]:
         """The share of process `rank` of the steps of an epoch after its first `index` entries."""
@@ -295,7 +297,7 @@ class ModuleJob:
             yield ModuleStep(self._share(parts, rank, world), index, len(some), [place for place, _ in some])
 
     def _share(self, parts: Sequence[Sequence[tuple[int, Any]]], rank: int, world: int) -> list[Batch]:
-        """Micro-batch i goes to process i mod N; a process without one repeats the first, which does not count."""
+        """Micro-batch i goes to process i mod N; a process without one repeats the first, uncounted."""
         rounds = -(-len(parts) // world)
         numbers = [turn * world + rank for turn in range(rounds)]
         chosen = [(number, parts[number] if number < len(parts) else parts[0]) for number in numbers]
@@ -307,15 +309,15 @@ class ModuleJob:
         return float("inf") if size is None else epochs * -(-size // self.per_step)
 
     def align(self, epoch: int, index: int) -> int:
-        """Plans of steps have never changed."""
+        """Returns `index`: the planning of these steps has never changed."""
         return index
 
     def describe_data(self) -> list[str]:
-        """How many entries the data have."""
+        """Sentences about the number of entries."""
         return [f"{name}: {size:,} entries" for name, size in self.sizes().items() if size is not None]
 
     def validate(self) -> dict[str, float]:
-        """The mean loss over `valid`, and the user's metrics."""
+        """The mean loss over `valid`, and the custom metrics."""
         if self.valid is None:
             return {}
         device = resolve_device(self.run.device)
@@ -326,7 +328,8 @@ class ModuleJob:
             loss = self.objective(batch)
             total, examples = total + float(loss.sum), examples + batch.count
         measure = partial(_measure, module=self.objective.model)
-        return {"loss": total / max(examples, 1)} | {name: measure(name, each) for name, each in self.metrics.items()}
+        values = {name: measure(name, metric) for name, metric in self.metrics.items()}
+        return {"loss": total / max(examples, 1)} | values
 
 
 def _measure(name: str, metric: CustomMetric, module: nn.Module) -> float:

@@ -18,12 +18,12 @@ _held: set[Path] = set()  # by this process: the system's locks do not exclude i
 class RunLock:
     """In this context no other process trains the run in `folder`.
 
-    The system holds the lock and releases it when the process ends, however it ends. The file names the process for
-    the message to others; one that a killed process left behind is not locked and is used again.
+    The operating system releases the lock when the process ends, even if it is killed. The file has the process id,
+    for messages of other processes. A file that a killed process left behind is not locked and is reused.
     """
 
     def __init__(self, folder: Path, verb: str = "trained") -> None:
-        """`verb` says what the holder does, for the message to others."""
+        """`verb` is the activity of the holder, for messages of other processes."""
         self.folder, self.path, self.verb = folder, folder.resolve() / FILE, verb
         self.handle = -1
 
@@ -39,7 +39,7 @@ class RunLock:
         return self
 
     def _lock(self) -> bool:
-        """Lock the file; True if it is still the one at its path."""
+        """Lock the file; True if the path still points to it."""
         self.handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not _try_lock(self.handle):
@@ -58,7 +58,7 @@ class RunLock:
         return False
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _held.discard(self.path)
         if sys.platform == "win32":  # an open file cannot be removed there
@@ -73,7 +73,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(handle: int) -> bool:
-        """Lock a byte far behind the text, which others may read."""
+        """Lock a byte far behind the text, so that others can read the text."""
         os.lseek(handle, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
@@ -87,9 +87,9 @@ else:
     import fcntl
 
     def _try_lock(handle: int) -> bool:
-        """False if another process has the lock. A file system without locks does not keep anyone from training.
+        """False if another process has the lock. On a file system without locks, training continues without one.
 
-        It belongs to this process alone: its workers do not inherit it, so it ends with the process.
+        Worker processes do not inherit the lock, so it ends with this process.
         """
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,14 +17,14 @@ from ..config import run_folder
 from ..config.task_settings import metrics_of
 from ..device import resolve_device
 from ..errors import UserError
-from ..progress import shown_progress
+from ..progress import show_progress
 from . import checkpoint, optim
 from .callbacks import Callback, CallbackRunner, CustomCodeError, Moment
 from .checkpoint import TrainingState
 from .custom import FailedMetric, nonfinite_metrics
 from .finish import MovingAverage, finish
 from .nonfinite import FiniteCheck, remedy
-from .progress import EventLog, Record, SilentLog, best_text, describe_training, make_display
+from .progress import EventLog, Record, SilentLog, describe_training, format_best, make_display
 from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
 from .ranks import ALONE, Ranks
 from .schedules import Limits
@@ -32,7 +32,7 @@ from .step import GradientStep, StepLoss, compute_gradients
 from .stop_signal import StopSignal
 
 
-def fit(
+def run_training(
     job: JobLike,
     folder: Path,
     *,
@@ -45,14 +45,14 @@ def fit(
 ) -> Outcome:
     """Train the model of a job with the settings in `job.run.train`; write to the run `folder`, which has run.json.
 
-    With `resume`, continue from the newest intact checkpoint, or from step 0 if there is none. `notes` are reported.
-    Of several processes, only the first one writes and reports.
+    With `resume`, continue from the newest intact checkpoint, or from step 0 if there is none. It reports `notes`.
+    Among several processes, only the first one writes and reports.
     """
     trainer = Trainer(job, folder, ranks, callbacks)
     settings = job.run.train
     with (
         optim.deterministic(settings.deterministic),
-        shown_progress(quiet=True),  # the training has a display of its own
+        show_progress(quiet=True),  # training has its own display
         StopSignal(progress and ranks.first) as stop,
     ):
         notes = [*notes, *trainer.prepare(resume)]
@@ -79,7 +79,7 @@ class Trainer:
         freeze(model, train.freeze)
         self.optimizer = optim.build_optimizer(model, train.optimizer, train.rates)
         self.ema = MovingAverage(self.optimizer, train.ema) if train.ema else None
-        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         frozen = injection_of(model) is not None  # a tuned base keeps its buffers
         self.resampled = [] if frozen else [part for part in model.modules() if isinstance(part, Resampled)]
         compiled = (
@@ -103,7 +103,7 @@ class Trainer:
         notes, newest = self.ranks.idle_note(self.settings.accumulate), None
         if self.ranks.first:
             checkpoint.remove_temporary_files(self.folder)
-            newest = checkpoint.newest(self.folder, notes.append)
+            newest = checkpoint.newest_checkpoint(self.folder, notes.append)
         newest = self.ranks.share(newest)
         if newest and not resume:
             problem = f"{self.folder} already holds a training up to {newest.name}"
@@ -116,7 +116,7 @@ class Trainer:
 
     def resume_from(self, path: Path) -> None:
         """Restore the training from a checkpoint."""
-        self.state = checkpoint.load(path, self.model, self.optimizer)
+        self.state = checkpoint.load_checkpoint(path, self.model, self.optimizer)
         if isinstance(self.objective, Stateful):
             self.objective.load_state(checkpoint.load_task_state(path))
         self.callbacks.load_state(self.state.callbacks)
@@ -138,7 +138,7 @@ class Trainer:
             self.note(note)
         if self.event_log.display:
             self.event_log.display.begin(
-                describe_training(self.model, self.device), self.limits.steps, best_text(self.state)
+                describe_training(self.model, self.device), self.limits.steps, format_best(self.state)
             )
         self.started = self.logged = time.monotonic()
         self.model.train()
@@ -155,9 +155,9 @@ class Trainer:
         """Run steps until the training ends; return its status."""
         steps = self.steps()
         while not (status := self.stop_reason(stop)):
-            asked = time.monotonic()
+            requested = time.monotonic()
             epoch, step = next(steps, (0, None))
-            self.data_seconds += time.monotonic() - asked
+            self.data_seconds += time.monotonic() - requested
             if step is None:
                 return "finished"
             self.step(epoch, step)
@@ -239,13 +239,13 @@ class Trainer:
             raise UserError(f"after step {self.state.step} the weights are not finite; {self.remedy()}")
 
     def remedy(self) -> str:
-        """What to do about a loss that is not finite."""
+        """The remedy for a loss that is not finite."""
         return remedy(self.settings, self.folder, self.saved)
 
     # Between two steps
 
     def after_step(self) -> None:
-        """Log, evaluate and save where it is due."""
+        """Log, evaluate and save when due."""
         step, train = self.state.step, self.settings
         if self.event_log.display:
             self.event_log.display.tick(step, self.progress())
@@ -258,7 +258,7 @@ class Trainer:
             self.save()
 
     def call_back(self, moment: Moment, metrics: dict[str, float] | None = None) -> None:
-        """Call the callbacks. It comes before a checkpoint, so that a resumed run does not repeat what they did."""
+        """Call the callbacks, before a checkpoint, so that a resumed run does not repeat their effects."""
         if self.callbacks.callbacks:
             self.callbacks.run(self, moment, metrics or {})
 
@@ -292,7 +292,7 @@ class Trainer:
         self.call_back("valid", metrics)
 
     def weights_to_publish(self) -> AbstractContextManager[None]:
-        """Inside this context the model has the weights to evaluate and keep: its own, or their moving average."""
+        """Inside this context the model has the weights to evaluate and publish: its own, or their moving average."""
         return self.ema.averaged_weights() if self.ema else nullcontext()
 
     def validate(self) -> dict[str, float]:
@@ -318,7 +318,7 @@ class Trainer:
             state.waited += 1
 
         if self.event_log.display:
-            self.event_log.display.best = best_text(self.state)
+            self.event_log.display.best = format_best(self.state)
 
     def is_better(self, value: float) -> bool:
         """Whether a value of train.metric is better than the best so far."""
@@ -351,7 +351,7 @@ class Trainer:
         else:
             keep, carried = max(self.settings.keep, self.settings.average), self.ranks.merge(self.objective_state())
             if self.ranks.first:
-                checkpoint.save(self.folder, state, self.model, self.optimizer, keep, carried)
+                checkpoint.save_checkpoint(self.folder, state, self.model, self.optimizer, keep, carried)
         self.saved = state.step
         self.logged += time.monotonic() - began
 

@@ -1,4 +1,4 @@
-"""Losses, gradients and weights that are not finite: how they are found, and the sentence for the user."""
+"""Detects losses, gradients and weights that are not finite, and reports them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def nonfinite_message(stats: StepStats, loss: float, norm: float, advice: str) -
 
 
 def remedy(train: Train, folder: Path, saved: int) -> str:
-    """What to try; `saved` is the step of the last checkpoint, if it is above 0."""
+    """A remedy for the message; `saved` is the step of the last checkpoint, if it is above 0."""
     last = folder / "checkpoints" / f"step-{saved}"
     return (
         f"{f'{last} is good' if saved > 0 else 'there is no checkpoint yet'}. "
@@ -41,7 +41,7 @@ class FiniteCheck:
         self.norm = 0.0  # of the last checked gradients
 
     def track(self, stats: StepStats) -> bool:
-        """Remember a step whose weights are not updated yet; True if its check is due."""
+        """Record a step before its update of the weights; True if its check is due."""
         self.unchecked.append(stats)
         if self.deferred:
             # The fused optimizer skips a step with this mark; `fetch` reports it before anything is saved.

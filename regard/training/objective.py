@@ -14,9 +14,9 @@ from ..data.batch import Batch
 class LossSum:
     """The loss summed over a micro-batch. The loop divides it by the counts of all batches of the step.
 
-    `terms` are further sums over something else than what `Batch.count` counts; each is divided by its own count over
-    the whole step, `Batch.counts`, and added. The counts are not repeated here: they change with every batch, and a
-    compiled objective would be compiled again.
+    `terms` are further sums with their own counts in `Batch.counts`. The loop divides each by its count over the whole
+    step and adds it. The counts are not part of this class: they change with every batch, and a compiled objective
+    would be compiled again.
     """
 
     sum: Tensor
@@ -30,10 +30,10 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> LossSum:
-        """The loss of a batch, summed over what `batch.count` counts."""
+        """The loss of a batch, summed over its `batch.count` predictions."""
 
     def bind(self, batch: Batch) -> Batch:
-        """The batch with what the objective carries from step to step; called outside the compiled `forward`."""
+        """The batch with the state that the objective carries over; called outside the compiled `forward`."""
         return batch
 
 
@@ -41,14 +41,14 @@ class StepObjective(nn.Module, ABC):
     """A loss of all examples of a step together, such as a contrastive one.
 
     The loop gathers the features of all micro-batches and processes, computes `loss`, and runs `forward` again with the
-    gradients of the features (GradCache, 2101.06983). So `forward` uses every parameter and `loss` none. What is one
-    number for all examples, such as a temperature, is returned once per example. Features of integers have no gradient.
+    gradients of the features (GradCache, 2101.06983). So `forward` uses every parameter and `loss` none. A scalar for
+    all examples, such as a temperature, is returned once per example. Integer features have no gradient.
     """
 
     model: nn.Module
 
     def prepare(self) -> None:
-        """Called before every step, outside the compiled `forward`: a bound on a parameter is kept here."""
+        """Called before every step, outside the compiled `forward`; it may clamp a parameter."""
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def compile_forward(forward: Forward, static_shapes: bool, device: torch.device) -> Forward:
-    """Compile an objective. With static shapes only for these, and on a GPU it is captured as a CUDA graph."""
+    """Compile an objective. With static shapes it is compiled for these only; on a GPU, as a CUDA graph."""
     if not static_shapes:
         return cast(Forward, torch.compile(forward, dynamic=True))
     mode = "reduce-overhead" if device.type == "cuda" else None
@@ -54,30 +54,33 @@ def seed_everything(number: int) -> None:
 def build_optimizer(model: nn.Module, settings: Optimizer, rates: Sequence[str] = ()) -> torch.optim.Adam:
     """Build Adam or AdamW over the trainable parameters.
 
-    Weight decay applies to tensors of two dimensions or more (matrices and embeddings), not to norms and biases, nor to
-    what a module names in `no_decay`. The rate of a group is that of the schedule times its `rate_scale`, which comes
-    from the layer and from the patterns of train.rates.
+    Weight decay applies to tensors of two dimensions or more (matrices and embeddings), not to norms, biases and
+    parameters in `no_decay` of a module. The learning rate of a group is that of the schedule times its `rate_scale`,
+    which depends on the layer and on train.rates.
     """
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
         raise UserError("the model has nothing to train: every parameter is frozen; unfreeze some")
     modules = model.named_modules()
-    kept = {f"{place}.{name}".lstrip(".") for place, each in modules for name in getattr(each, "no_decay", ())}
+    undecayed = {f"{place}.{name}".lstrip(".") for place, module in modules for name in getattr(module, "no_decay", ())}
     scales, factors = rate_scales(model, settings.layer_decay), rate_factors(model, rates)
     scales = {name: scale * factors.get(name, 1.0) for name, scale in scales.items()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
-        decay = settings.decay if parameter.dim() >= 2 and name not in kept else 0.0
+        decay = settings.decay if parameter.dim() >= 2 and name not in undecayed else 0.0
         groups.setdefault((scales[name], decay), []).append(parameter)
-    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
-    named = [{"params": each, "weight_decay": decay, "rate_scale": scale} for (scale, decay), each in groups.items()]
-    return kind(named, betas=settings.betas, eps=settings.eps, fused=True)
+    optimizer_class = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
+    options = [
+        {"params": parameters, "weight_decay": decay, "rate_scale": scale}
+        for (scale, decay), parameters in groups.items()
+    ]
+    return optimizer_class(options, betas=settings.betas, eps=settings.eps, fused=True)
 
 
 def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """The factor of the learning rate for every parameter by name: 1 at the top, times `decay` for each layer below.
 
-    The layers are those of the model's stacks in order; what comes before them, such as embeddings, is one layer more.
+    The layers are those of the model's stacks in order. Parameters before them, such as embeddings, count as one layer.
     """
     layers = layer_prefixes(model)
     if decay < 1 and not layers:
@@ -87,21 +90,21 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
         )
     scales, before = dict[str, float](), 0
     for name, _ in model.named_parameters():
-        own = next((number for number, layer in enumerate(layers, 1) if name.startswith(layer)), None)
-        before = own or before  # what is between layers has the rate of the layer before it
-        depth = before if own or before < len(layers) else len(layers) + 1
+        layer_number = next((number for number, layer in enumerate(layers, 1) if name.startswith(layer)), None)
+        before = layer_number or before  # parameters between layers have the rate of the layer before them
+        depth = before if layer_number or before < len(layers) else len(layers) + 1
         scales[name] = decay ** (len(layers) + 1 - depth)
     return scales
 
 
 def layer_prefixes(model: nn.Module) -> list[str]:
-    """The beginnings of the parameter names of each layer, the lowest first.
+    """The prefixes of the parameter names of each layer, the lowest first.
 
     Layers are those of a Stack; in a model without one, the members of lists of modules of one class.
     """
-    stacks = [f"{name}.layers." for name, each in model.named_modules() if isinstance(each, Stack)]
+    stacks = [f"{name}.layers." for name, module in model.named_modules() if isinstance(module, Stack)]
     if not stacks:
-        stacks = [f"{name}." for name, each in model.named_modules() if _is_layer_list(each)]
+        stacks = [f"{name}." for name, module in model.named_modules() if _is_layer_list(module)]
     stacks = [prefix.lstrip(".") for prefix in stacks]
     outer = [prefix for prefix in stacks if not any(prefix != other and prefix.startswith(other) for other in stacks)]
     modules = dict(model.named_modules())
@@ -115,7 +118,7 @@ def layer_prefixes(model: nn.Module) -> list[str]:
 def _is_layer_list(part: nn.Module) -> bool:
     if not isinstance(part, nn.ModuleList | nn.Sequential) or len(part) < 2:
         return False
-    return len({type(each) for each in part}) == 1 and all(any(True for _ in each.parameters()) for each in part)
+    return len({type(item) for item in part}) == 1 and all(any(True for _ in item.parameters()) for item in part)
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:

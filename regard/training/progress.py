@@ -36,9 +36,9 @@ class EventLog:
         self.path = folder / "metrics.jsonl"
         self.display = display
         self.on_event = on_event
-        kept = [record for record in read_records(self.path) if record["step"] <= step] if step else []
+        earlier = [record for record in read_records(self.path) if record["step"] <= step] if step else []
         with files.atomic_write(self.path) as draft:
-            draft.write_bytes(b"".join(map(_json_line, kept)))
+            draft.write_bytes(b"".join(map(_json_line, earlier)))
         with self._explain_os_errors():
             self.file = self.path.open("ab", buffering=0)  # each line is written at once and whole
             self.tensorboard = _summary_writer(folder, step) if tensorboard else None
@@ -69,10 +69,10 @@ class EventLog:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for each in (self.display, self.file, self.tensorboard):
+        for output in (self.display, self.file, self.tensorboard):
             with suppress(OSError):  # a full disk has been reported already
-                if each:
-                    each.close()
+                if output:
+                    output.close()
 
 
 class SilentLog:
@@ -119,13 +119,13 @@ def make_display(stream: TextIO | None = None) -> "PlainProgress | ProgressBar":
 
 
 class Display:
-    """What both kinds of displays know of a training: its planned steps, and the best value so far."""
+    """The base of both displays: the planned steps, and the best value so far."""
 
     total = math.inf
     best = ""
 
     def begin(self, header: str, total: float, best: str) -> None:
-        """Print what is trained and where; `total` is the planned number of steps, `best` that of a resumed run."""
+        """Print the header; `total` is the planned number of steps, `best` the best value of a resumed run."""
         self.total, self.best = total, best
         self.line(header if math.isinf(total) else f"{header}; {total:,.0f} steps")
 
@@ -133,19 +133,19 @@ class Display:
         """Print a line."""
 
     def position(self, record: Record) -> str:
-        """The step of a record, of how many, and its epoch."""
+        """The step of a record, the total, and the epoch, as text."""
         of = "" if math.isinf(self.total) else f"/{self.total:.0f}"
         return f"step {record['step']}{of}" + (f"  epoch {record['epoch'] + 1}" if "epoch" in record else "")
 
 
 def describe_training(model: "nn.Module", device: object) -> str:
-    """The device and the number of parameters, for people."""
-    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
-    count, trained = sum(size for size, _ in sizes), sum(size for size, own in sizes if own)
+    """The device and the number of parameters, as text."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    count, trained = sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
     return f"device {device}, {count:,} parameters" + (f", {trained:,} of them trained" if trained < count else "")
 
 
-def best_text(state: "TrainingState") -> str:
+def format_best(state: "TrainingState") -> str:
     """The best value so far and its step; empty before the first evaluation."""
     return "" if state.best is None else f"best {state.metric} {state.best:.4g} at {state.best_step}"
 
@@ -221,7 +221,7 @@ class ProgressBar(Display):
 
 
 def format_record(record: Record, display: Display | None = None) -> str:
-    """Format a record as a line for people; `display` knows the planned steps and the best value."""
+    """Format a record as a line; `display` has the planned steps and the best value."""
     display = display or Display()
     if record["event"] == "note":
         return str(record["text"])

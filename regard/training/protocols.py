@@ -1,4 +1,4 @@
-"""Types of the training loop: what it requires of a task, what it records of a step, and its outcome."""
+"""Types of the training loop: the interface of a job, the statistics of a step, and the outcome."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class RunLike(Protocol):
 
     @property
     def task(self) -> str:
-        """The name of the task; empty for a module of the user."""
+        """The name of the task; empty for a user's module."""
 
     @property
     def train(self) -> Train:
@@ -48,7 +48,7 @@ class RunLike(Protocol):
 
 
 class JobLike(Protocol):
-    """What the loop requires of a task."""
+    """The interface of a job that the loop runs."""
 
     @property
     def run(self) -> RunLike:
@@ -66,10 +66,10 @@ class JobLike(Protocol):
         """The share of process `rank` of the steps of an epoch after its first `index` examples."""
 
     def planned_steps(self, epochs: int) -> float:
-        """The number of steps of the first `epochs` epochs, estimated where it is not known before they are read."""
+        """The number of steps of the first `epochs` epochs; an estimate where it is unknown before reading them."""
 
     def align(self, epoch: int, index: int) -> int:
-        """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
+        """The end of the last step within the first `index` examples of an epoch; for checkpoints of another PLAN."""
 
     def validate(self) -> dict[str, float]:
         """Metrics on the validation data; none without them."""
@@ -109,7 +109,7 @@ class Outcome:
     best: float | None  # of train.metric on valid data
     best_step: int
     seconds: float
-    signal: int = 0  # that stopped it
+    signal: int = 0  # the signal that stopped it
 
 
 @dataclass(frozen=True)

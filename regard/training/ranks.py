@@ -55,8 +55,8 @@ class Ranks:
         if self.world == 1:
             return tensors
         parts: list[dict[str, Tensor]] = [{}] * self.world
-        dist.all_gather_object(parts, {name: each.cpu() for name, each in tensors.items()})
-        return {name: each for part in parts for name, each in part.items()}
+        dist.all_gather_object(parts, {name: tensor.cpu() for name, tensor in tensors.items()})
+        return {name: tensor for part in parts for name, tensor in part.items()}
 
     @contextmanager
     def first_in_turn(self) -> Iterator[None]:
@@ -86,7 +86,7 @@ ALONE = Ranks()
 
 @contextmanager
 def joined_processes(device: torch.device) -> Iterator[Ranks]:
-    """Join the processes that torchrun started: gloo between CPUs, NCCL between GPUs. Otherwise this one is alone."""
+    """Join the processes that torchrun started, by gloo on CPUs and NCCL on GPUs; without torchrun, yield ALONE."""
     started = dist.is_available() and dist.is_torchelastic_launched() and int(os.environ.get("WORLD_SIZE", "1")) > 1
     if not started or dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else ALONE

@@ -1,4 +1,4 @@
-"""When a training ends, and learning rate schedules: a linear warm-up to the peak, then a decay until that end."""
+"""The limits of a training, and learning rate schedules: a linear warm-up to the peak, then a decay to the end."""
 
 import math
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from ..errors import UserError
 
 
 class Rate(Protocol):
-    """The learning rate of step i, the first of which is 1; `end` is the last step where the planned one has moved."""
+    """The learning rate of step i, counted from 1; `end` is the last step, if it differs from the planned one."""
 
     def __call__(self, i: int, end: float | None = None) -> float: ...
 
 
 def learning_rate(schedule: Schedule, lr: float, warmup: int, steps: float) -> Rate:
-    """Return the learning rates of a training of so many steps. `lr` is the peak, at step `warmup`."""
+    """The learning rates of a training of `steps` steps. `lr` is the peak, at step `warmup`."""
     if isinstance(schedule, Cosine | Linear | WarmupStableDecay) and not steps:
         raise UserError(
             f"train.schedule.kind={schedule.kind} decays towards the last step and train.steps is 0; "
@@ -60,7 +60,7 @@ class Limits:
         self.steps = min(self.steps, epoch_steps)
 
     def reached(self, step: int, elapsed: float) -> bool:
-        """Whether train.steps or train.minutes ends the training after `step` steps, of which there is at least one."""
+        """Whether train.steps or train.minutes ends training after `step` steps; at least one step is run."""
         late = self.seconds > 0 and step > 0 and elapsed >= self.seconds
         return late or 0 < self.train.steps <= step
 
@@ -69,7 +69,7 @@ class Limits:
         return self.rate(step, min(self.steps, self._steps_in_time(step, elapsed, warm)))
 
     def _steps_in_time(self, step: int, elapsed: float, warm: float) -> float:
-        """The steps that train.minutes allow: after the warm-up, the share of steps done is that of the time."""
+        """Estimate the total steps within train.minutes: after the warm-up, steps are proportional to time."""
         share = (elapsed - warm) / max(self.seconds - warm, 1e-9) if self.seconds else 0.0
         after = step - self.train.warmup
         return self.train.warmup + after / min(share, 1.0) if share > 0 and after > 0 else math.inf

@@ -37,13 +37,13 @@ class CompiledObjective(nn.Module):
         self.objective, self.compiled, self.enabled = objective, compiled, True
 
     def forward(self, batch: Batch) -> LossSum | dict[str, Tensor]:
-        found: LossSum | dict[str, Tensor] = self.compiled(batch) if self.enabled else self.objective(batch)
-        return found
+        output: LossSum | dict[str, Tensor] = self.compiled(batch) if self.enabled else self.objective(batch)
+        return output
 
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The mean loss of a step over all processes, still on the device, and what it is the mean of."""
+    """The mean loss of a step over all processes, still on the device, and its count."""
 
     loss: Tensor
     count: int
@@ -81,8 +81,11 @@ class GradientStep:
         """`micro_batches` are this process's share of the step; all processes have equally many."""
         counted = [batch for batch in micro_batches if batch.counted]
         terms = list(micro_batches[0].counts)
-        own = [sum(batch.count for batch in counted), *(sum(batch.counts[term] for batch in counted) for term in terms)]
-        count, *others = self.ranks.total(own)
+        local_counts = [
+            sum(batch.count for batch in counted),
+            *(sum(batch.counts[term] for batch in counted) for term in terms),
+        ]
+        count, *others = self.ranks.total(local_counts)
         if isinstance(self.objective, StepObjective):
             return StepLoss(self._whole_step(self.objective, step, micro_batches, max(count, 1)), count)
         divisors = {term: max(total, 1) / self.ranks.world for term, total in zip(terms, others, strict=True)}
@@ -96,15 +99,15 @@ class GradientStep:
         count: int,
         divisors: Mapping[str, float],
     ) -> Tensor:
-        """Divide before backward, so that the number of micro-batches and of processes changes nothing."""
+        """Divide before backward, so that results do not depend on the number of micro-batches and processes."""
         total, last = torch.zeros((), device=self.device), len(micro_batches) - 1
         divisor = count / self.ranks.world  # DDP takes the mean over the processes
         for place, batch in enumerate(micro_batches):
             with self._reduced(place == last):
                 with self._forward(step, batch):
-                    found: LossSum = self.module(objective.bind(self.to_device(batch)))
-                    loss = found.sum / divisor
-                    for name, term in found.terms.items():
+                    loss_sum: LossSum = self.module(objective.bind(self.to_device(batch)))
+                    loss = loss_sum.sum / divisor
+                    for name, term in loss_sum.terms.items():
                         loss = loss + term / divisors[name]
                 loss = loss if batch.counted else loss * 0.0
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -126,14 +129,16 @@ class GradientStep:
         with autocast(self.device, self.precision):
             loss = objective.loss(tables).sum / count
         loss.backward()  # type: ignore[no-untyped-call]
-        for place, (batch, own) in enumerate(zip(batches, rows, strict=True)):
+        for place, (batch, batch_rows) in enumerate(zip(batches, rows, strict=True)):
             with self._reduced(place == len(batches) - 1):
-                features = {name: each for name, each in self._features(step, batch).items() if each.requires_grad}
-                slopes = [
-                    _gradient(tables[name])[own] * self.ranks.world if batch.counted else torch.zeros_like(feature)
+                features = {name: x for name, x in self._features(step, batch).items() if x.requires_grad}
+                gradients = [
+                    _gradient(tables[name])[batch_rows] * self.ranks.world
+                    if batch.counted
+                    else torch.zeros_like(feature)
                     for name, feature in features.items()
                 ]
-                torch.autograd.backward(list(features.values()), slopes)
+                torch.autograd.backward(list(features.values()), gradients)
         return loss.detach()
 
     def _features(self, step: int, batch: Batch) -> dict[str, Tensor]:
@@ -154,9 +159,9 @@ class GradientStep:
         tables = {}
         for name, first in parts[0].items():
             table = first.new_zeros(ends[-1], *first.shape[1:])
-            for batch, part, own in zip(batches, parts, rows, strict=True):
+            for batch, part, batch_rows in zip(batches, parts, rows, strict=True):
                 if batch.counted:
-                    table[own] = part[name]
+                    table[batch_rows] = part[name]
             tables[name] = self.ranks.add(table).requires_grad_(table.is_floating_point())
         return tables, rows
 
@@ -214,7 +219,7 @@ LARGE_BYTES = 1 << 20  # smaller batches reach a GPU without waiting for it
 class DeviceCopy:
     """Copies batches to a device. Large ones go through pinned memory, so that a GPU computes meanwhile.
 
-    Each of them waits for the copy before it: two batches are pinned at a time, not all that the host is ahead by.
+    Each copy waits for the previous one, so at most two batches are pinned at a time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -222,7 +227,7 @@ class DeviceCopy:
         self._copied: torch.cuda.Event | None = None  # after the last large batch
 
     def __call__(self, batch: Batch) -> Batch:
-        if self.device.type != "cuda" or sum(each.nbytes for each in batch.inputs.values()) < LARGE_BYTES:
+        if self.device.type != "cuda" or sum(inputs.nbytes for inputs in batch.inputs.values()) < LARGE_BYTES:
             return batch.to(self.device, non_blocking=self.device.type == "cuda")
         if self._copied is not None:
             self._copied.synchronize()

@@ -12,7 +12,7 @@ STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 class StopSignal:
     """In this context the first of these signals requests a stop after the current step; a second ends at once.
 
-    `nohup` stays in force: a SIGHUP that is ignored stays so.
+    `nohup` stays in force: an ignored SIGHUP stays ignored.
     """
 
     def __init__(self, announce: bool = False) -> None:

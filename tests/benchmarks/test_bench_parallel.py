@@ -33,8 +33,8 @@ def test_different_lengths_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_trained_runs(tmp_path: Path) -> None:
-    teacher = small.train_translator(tmp_path / "t", 1, pairs=30)
-    student = small.train_translator(tmp_path / "s", 1, pairs=30, model__family="nat", decode__kind="argmax")
+    teacher = small.translator()
+    student = small.translator(model__family="nat", decode__kind="argmax")
     (tmp_path / "texts").write_text("a cat\nthe dog sleeps\n")
     report = parallel.compare_runs(str(teacher), str(student), str(tmp_path / "texts"), 1)
     assert [each.name for each in report.sections] == ["1 at once", "64 at once"]

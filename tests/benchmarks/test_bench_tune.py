@@ -22,7 +22,7 @@ def test_every_method_is_timed():
 
 
 def test_scores_of_a_task(tmp_path, capfd):
-    base = reads.train_run("masked", tmp_path / "base", train__steps=2)
+    base = reads.stored_run("masked", train__steps=2)
     parts = [f"data.{name}={base.parent / name}.txt" for name in ("train", "valid", "test")]
     words = [*parts, "train.steps=6", "train.log_every=2", "device=cpu", "lora:tune.rank=2", "full:train.lr=1e-4"]
     command = ["classify", f"start={base}", *words, "--seeds", "1", "--kinds", "lora"]

@@ -27,8 +27,8 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.train_translator(tmp_path_factory.mktemp("align"), 4, pairs=60)
+def run() -> Path:
+    return small.translator()
 
 
 def align(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str], str]:

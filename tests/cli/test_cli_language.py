@@ -13,6 +13,9 @@ from helpers import marian
 
 import regard
 from regard.cli import main
+from regard.training import curves
+
+draw = curves.draw  # below, trainings draw nothing
 
 TINY = (
     "model.size=tiny", "model.width=48", "model.heads=2", "model.layers=1", "model.inner=96", "model.positions.tokens=64", "data.max_tokens=64",
@@ -40,8 +43,10 @@ def files(tmp_path_factory) -> Path:
 def run(files, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "lm"
     settings = (f"data.train={files}/train.txt", f"data.valid={files}/valid.txt", f"data.test={files}/test.txt")
-    code = main(["train", "language", *settings, *TINY, "train.steps=60", "train.eval_every=30", "train.metric=bits_per_byte",
-                 "--out", str(out)])  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "draw", draw)
+        code = main(["train", "language", *settings, *TINY, "train.steps=60", "train.eval_every=30", "train.metric=bits_per_byte",
+                     "--out", str(out)])  # fmt: skip
     assert code == 0
     return out
 

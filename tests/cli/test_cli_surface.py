@@ -82,7 +82,7 @@ class Record:
 class FakePredictor:
     """A fake translator: it returns upper case."""
 
-    sides, item_columns, field, output, multiline = 2, 1, None, None, False
+    fields, columns, field, output, multiline = 2, 1, None, None, False
     roles, table_formats = (SOURCE, TARGET), frozenset({"tsv"})
     run = types.SimpleNamespace(data=types.SimpleNamespace(format="auto", train=()))
     items = staticmethod(iter)
@@ -396,7 +396,7 @@ def test_score(api, feed, capsys, tmp_path, monkeypatch):
 class FakeLanguagePredictor:
     """A fake language model."""
 
-    sides, item_columns, field, output, multiline = 1, 1, "prompt", "text", False
+    fields, columns, field, output, multiline = 1, 1, "prompt", "text", False
     roles, table_formats = (TEXT,), frozenset({"tsv"})
     items = staticmethod(iter)
 
@@ -459,7 +459,7 @@ from regard.data.tables.columns import TEXT, ColumnRule
 api = types.ModuleType("regard.api")
 data = types.SimpleNamespace(format="auto", train=())
 fake = types.SimpleNamespace(predict=lambda texts, details: texts, items=iter, field=None, output=None, multiline=False)
-fake.item_columns, fake.table_formats, fake.run, fake.input_rule = 1, (), types.SimpleNamespace(data=data), lambda: ColumnRule((TEXT,))
+fake.columns, fake.table_formats, fake.run, fake.input_rule = 1, (), types.SimpleNamespace(data=data), lambda: ColumnRule((TEXT,))
 api.load = lambda *_, **__: fake
 sys.modules["regard.api"] = regard.api = api
 from regard.cli import main

@@ -10,23 +10,22 @@ from typing import Any
 import pytest
 import torch
 from helpers import reads
+from helpers.runs import copy_run
 
 import regard
 from regard import progress
 from regard.cli import main
 from regard.config.explain import explain_setting
 from regard.recipes import names
-from regard.training import curves
 
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "draw", lambda folder: None)
-        return reads.train_run("classify", place, train__steps=4, train__eval_every=2)
+    """A run that a test resumes."""
+    stored = reads.stored_run("classify", train__steps=4, train__eval_every=2)
+    return copy_run(stored.parent, tmp_path_factory.mktemp("runs") / "classify") / "run"
 
 
 def cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -57,7 +56,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("recipe", [name for name in names() if "-" not in name])
 def test_every_key_of_every_recipe_has_a_meaning(recipe: str) -> None:
     resolved = regard.resolve(recipe)
-    for group in ("task", "start", "tune", "model", "data", "tokenizer", "train", "decode", "device", "precision"):
+    groups = "task", "start", "tune", "model", "data", "tokenizer", "train", "decode", "device", "threads", "precision"
+    for group in groups:
         assert not [each["key"] for each in explain_setting(recipe, resolved, group) if not each["meaning"]]
 
 
@@ -142,11 +142,11 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def work(stream: io.StringIO, seconds: float) -> str:
-        with progress.shown_progress(stream=stream):
+        with progress.show_progress(stream=stream):
             for some in progress.track([[1, 2]] * 5, "texts", 10, len):
                 now[0] += seconds
                 list(progress.track(some, "inner"))  # it does not report inside
-            progress.stage("writing")
+            progress.report_stage("writing")
         return stream.getvalue()
 
     assert work(io.StringIO(), 0.1) == ""  # quick work shows nothing
@@ -156,5 +156,5 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     shown = work(Terminal(), 1.0)
     assert "texts 6/10" in shown and shown.count(progress.CLEAR) == 5 and progress.METER.get() is None
-    with progress.shown_progress(quiet=True):
+    with progress.show_progress(quiet=True):
         assert list(progress.track([1], "x")) == [1] and progress.METER.get() is None

@@ -10,8 +10,8 @@ from PIL import Image
 
 import regard
 from regard.cli.app import main
-from regard.cli.detections import image_ids
 from regard.config.data.images import DetectData
+from regard.formats.coco_results import image_ids
 from regard.look.draw import COLORS, draw_objects
 
 SHAPE = {
@@ -88,11 +88,12 @@ def test_boxes_are_drawn_in_the_color_of_their_label() -> None:
     assert drawn.getpixel((150, 150)) == (255, 255, 255) and drawn.getpixel((101, 95)) == COLORS[1]  # the name is above
 
 
-def test_the_ids_of_images(capsys: pytest.CaptureFixture[str]) -> None:
-    assert image_ids(["a/000123.jpg", "b/7.png"], DetectData()) == [123, 7]
-    assert image_ids(["a.jpg", "7.png"], DetectData()) == [1, 2]
-    assert "their ids are their order from 1" in capsys.readouterr().err
-    assert image_ids(["1.jpg", "01.jpg"], DetectData()) == [1, 2]
+def test_the_ids_of_images() -> None:
+    lines: list[str] = []
+    assert image_ids(["a/000123.jpg", "b/7.png"], DetectData(), lines.append) == [123, 7] and not lines
+    assert image_ids(["a.jpg", "7.png"], DetectData(), lines.append) == [1, 2]
+    assert "their ids are their order from 1" in lines[0]
+    assert image_ids(["1.jpg", "01.jpg"], DetectData(), lines.append) == [1, 2] and len(lines) == 2
 
 
 def test_equal_names_get_numbers(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from regard.training.lock import RunLock
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.train_translator(tmp_path_factory.mktemp("teacher"), 4, pairs=60)
+def run() -> Path:
+    return small.translator()
 
 
 @pytest.fixture(autouse=True)

@@ -208,7 +208,7 @@ def test_a_strategy_that_the_family_does_not_declare():
 
 
 def test_a_new_training_keeps_the_checkpoints_of_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.checkpoint, "newest", lambda *_: tmp_path / "step-3")
+    monkeypatch.setattr(loop.checkpoint, "newest_checkpoint", lambda *_: tmp_path / "step-3")
     ranks = SimpleNamespace(first=True, idle_note=lambda _: [], share=lambda value: value)
     trainer = SimpleNamespace(ranks=ranks, settings=SimpleNamespace(accumulate=1), folder=tmp_path)
     with pytest.raises(UserError, match="already holds a training up to step-3; add --resume to continue it"):

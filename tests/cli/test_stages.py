@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regard import api, recipes
+from regard import recipes
 from regard.cli import main
 from regard.files import read_json
 from regard.runs import stages
@@ -68,7 +68,7 @@ def test_all_stages_continue_where_they_were_killed(
 
     kill_in_first_stage("killed")
     assert read_json(Path("killed/stages.json"))["done"] == []
-    plain_write, plain_aligner = stages.write_json, api.open_aligner
+    plain_write, plain_aligner = stages.write_json, stages.open_aligner
 
     def note(path: Path, values: Any) -> None:
         if values["done"] == ["teacher", "distilled"]:
@@ -80,7 +80,7 @@ def test_all_stages_continue_where_they_were_killed(
             raise Killed
         return plain_aligner(*arguments)
 
-    for target, name, value in [(stages, "write_json", note), (api, "open_aligner", open_aligner)]:
+    for target, name, value in [(stages, "write_json", note), (stages, "open_aligner", open_aligner)]:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(target, name, value)
             train("--resume", "--out", "killed")

@@ -215,7 +215,7 @@ def read(place: object, **data: Any) -> Any:
 
 
 def labels(examples: Any) -> list[str]:
-    return [examples.side(index, 1) for index in range(len(examples))]
+    return [examples.field(index, 1) for index in range(len(examples))]
 
 
 def test_odd_folders(tmp_path: Path) -> None:

@@ -316,9 +316,9 @@ def test_boxes_follow_their_window(scale: tuple[float, float]) -> None:
 def test_boxes_with_too_little_left_are_dropped() -> None:
     window = BoxWindow(PROCESSOR, visible=0.5)
     boxes = np.array([[0, 0, 20, 20], [40, 40, 60, 60]], np.float64)
-    kept, which = window._follow(boxes, (12.0, 0.0, 60.0, 72.0), (96, 72))
+    kept, which = window._transform_boxes(boxes, (12.0, 0.0, 60.0, 72.0), (96, 72))
     assert which.tolist() == [False, True] and np.allclose(kept, [[56, 40, 96, 60]])
-    kept, which = BoxWindow(PROCESSOR, visible=0.3)._follow(boxes, (12.0, 0.0, 60.0, 72.0), (96, 72))
+    kept, which = BoxWindow(PROCESSOR, visible=0.3)._transform_boxes(boxes, (12.0, 0.0, 60.0, 72.0), (96, 72))
     assert which.tolist() == [True, True] and np.allclose(kept[0], [0, 0, 16, 20])
 
 

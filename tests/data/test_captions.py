@@ -45,7 +45,7 @@ def test_captioned_scenes_are_a_function_of_their_number() -> None:
     for number in range(20):
         (image, caption), (again, same) = train[number], other["train"][number]
         assert image.shape == (SIDE, SIDE, 3) and np.array_equal(image, again)
-        assert caption == same == train.side(number, 1) == describe(train.arrangement(number))
+        assert caption == same == train.field(number, 1) == describe(train.arrangement(number))
     assert len(train) == 200 and len(one["test"]) == HELD_OUT
     assert train.fingerprint() != one["valid"].fingerprint() != make_captions(200, most=1)["valid"].fingerprint()
     captions = set(train.texts(1))
@@ -84,7 +84,7 @@ def test_some_shapes_have_a_color_without_a_name() -> None:
     found = Counter[bool]()
     for index in range(120):
         (color, shape), (image, sentence) = train.arrangement(index).shapes[0], train[index]
-        assert shape == named["train"].arrangement(index).shapes[0][1] and sentence == train.side(index, 1)
+        assert shape == named["train"].arrangement(index).shapes[0][1] and sentence == train.field(index, 1)
         assert sentence == (f"a {color} {shape}" if color else f"a {shape}")
         y, x = (each.mean() for each in (np.abs(image.astype(int) - 130).sum(-1) > 90).nonzero())
         middle = image[int(y) - 2 : int(y) + 3, int(x) - 2 : int(x) + 3].reshape(-1, 3).mean(0)

@@ -428,7 +428,7 @@ def test_holdout_split(tmp_path, block, document):
     assert open_documents(some, "train").name == f"all but the last 10 % of {tmp_path / 'a'}"
     named = data(tmp_path, train=some.train, valid=write(tmp_path / "v", "v"), document="file", holdout=0.1)
     assert units(open_documents(named, "train")) == [content] and units(open_documents(named, "valid")) == ["v"]
-    assert units(open_documents(some, "valid", sides=named.valid)) == ["v"]
+    assert units(open_documents(some, "valid", files=named.valid)) == ["v"]
     with pytest.raises(UserError, match="no test data"):
         open_documents(some, "test")
 
@@ -640,8 +640,7 @@ TWICE = """
 import sys
 from pathlib import Path
 from regard.config.data.texts import TextData
-from regard.config.train import Train
-from regard.data import token_cache
+from regard.data.datasets import token_cache
 from regard.data.datasets.corpus import Corpus
 from regard.data.sources.documents import open_documents
 from regard.processors.text.tokenizers import load_tokenizer

@@ -12,7 +12,7 @@ import torch
 from regard.errors import UserError
 from regard.processors.saved import load_processor
 from regard.processors.sound.filterbank import FilterbankProcessor, with_statistics
-from regard.processors.sound.frames import add_noise, warp_frequencies
+from regard.processors.sound.frames import add_sound_noise, warp_frequencies
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.read import Samples
 
@@ -262,7 +262,7 @@ def test_vtlp_moves_a_tone_by_its_factor(processor, factor):
     found = warped.encode(tone(1000), np.random.default_rng(0))
     moved = processor.encode(tone(1000 * factor))
     assert found[50].argmax() == moved[50].argmax() and found.shape == moved.shape
-    assert (factor == 1) == np.array_equal(found, processor.encode(tone(1000))) == (not warped.encodes_anew)
+    assert (factor == 1) == np.array_equal(found, processor.encode(tone(1000))) == (not warped.augments_samples)
 
 
 def test_warped_frequencies_end_where_they_did():
@@ -291,7 +291,7 @@ def test_the_equalizer_adds_a_curve(processor):
         assert np.abs(gains - gains[0]).max() < 1e-3  # all frames have the same gains
         curves.append(gains[0])
     assert np.abs(np.array(curves)[:, 0].std() - 3) < 0.7 and np.abs(np.diff(curves, 2)).max() < 2
-    assert equalized.encodes_anew and np.array_equal(equalized.encode(samples), plain)
+    assert equalized.augments_samples and np.array_equal(equalized.encode(samples), plain)
 
 
 @pytest.mark.parametrize("level", [0.3, 1e-4])
@@ -299,7 +299,7 @@ def test_noise_has_its_ratio(level):
     samples, found, slopes = noise(1, level), [], set()
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        added = (add_noise(samples, 12.0, rng) - samples).astype(np.float64)
+        added = (add_sound_noise(samples, 12.0, rng) - samples).astype(np.float64)
         assert abs(10 * np.log10(np.square(samples).mean() / np.square(added).mean()) - 12) < 0.05
         power = np.abs(np.fft.rfft(added)) ** 2
         slopes.add(bool(power[1:800].mean() > 4 * power[4000:].mean()))

@@ -11,7 +11,15 @@ import pytest
 
 from regard.config.data.texts import LabelData, TagData
 from regard.data.sources.labeled import labeled_texts
-from regard.data.sources.tagged import Columns, Conllu, PlainText, Records, detect_format, read_head, tagged_sentences
+from regard.data.sources.tagged import (
+    Columns,
+    Conllu,
+    PlainText,
+    Records,
+    detect_format,
+    read_first_lines,
+    tagged_sentences,
+)
 from regard.errors import UserError
 from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
@@ -376,8 +384,8 @@ def test_hash_is_a_comment_only_before_conllu():
     assert isinstance(detect_format(["", "1\tO"], conllu), Columns)
     assert isinstance(detect_format(["#\tSYM", "1\tCD"], columns), Columns)
     lines = iter(["", "# a", " ", "b", "c"])
-    assert read_head(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
-    assert read_head(iter(["# a"])) == ["# a"] and read_head(iter([])) == []
+    assert read_first_lines(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
+    assert read_first_lines(iter(["# a"])) == ["# a"] and read_first_lines(iter([])) == []
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

@@ -170,9 +170,9 @@ def test_large_tensors_are_shared(monkeypatch):
 def test_workers_load_the_next_epoch_ahead(monkeypatch):
     batch = PairDataset.batch
 
-    def slow(self, *arguments):
-        time.sleep(0.3)
-        return batch(self, *arguments)
+    def slow(self, indices, epoch, *arguments):
+        time.sleep(0.3 if epoch else 0)
+        return batch(self, indices, epoch, *arguments)
 
     monkeypatch.setattr(PairDataset, "batch", slow)
     made = loader(pairs(Train(tokens=2000, accumulate=3), workers=2))
@@ -221,7 +221,9 @@ def test_other_errors_keep_their_type(monkeypatch):
     assert "in a worker process" in error.value.__notes__[0] and "collate" in error.value.__notes__[0]
 
 
-def test_a_dead_worker_is_one_sentence():
+def test_a_dead_worker_is_one_sentence(monkeypatch):
+    asked = torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data
+    monkeypatch.setattr(asked, "__defaults__", (0.2,))  # how often torch looks for dead workers; its own is 5 seconds
     made = loader(pairs(workers=2))
     steps = made.steps(0)
     next(steps)
@@ -255,6 +257,8 @@ import sys, time
 from multiprocessing import active_children
 import numpy as np
 sys.path[:0] = {path!r}
+import torch.utils.data._utils.worker
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent; else 5 seconds
 from regard.data.loading.workers import Workers
 results = Workers(lambda job: np.zeros(200_000), 1).map(range(9))  # more than a pipe holds
 next(results)
@@ -269,7 +273,7 @@ def test_a_killed_process_leaves_no_worker():
     pid = int(process.stdout.readline())
     process.kill()
     process.wait()
-    for _ in range(150):  # a worker looks for its parent every five seconds
+    for _ in range(150):
         if not is_running(pid):
             return
         time.sleep(0.1)

@@ -9,12 +9,12 @@ import pytest
 from regard.config.data.mixed import MultitaskData
 from regard.config.data.texts import TokenizerConfig
 from regard.config.train import Train
-from regard.data.datasets.multitask import MultitaskDataset, MultitaskSampler, interleave
+from regard.data.datasets.multitask import MultitaskDataset, MultitaskSampler, spread_groups
 from regard.data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
 from regard.data.datasets.sounds import SoundDataset
 from regard.data.loading.loader import Loader
 from regard.data.sources.holdout import hold_out
-from regard.data.sources.manifest import KINDS, ManifestRecords, SourceTag, open_manifests, parse_line
+from regard.data.sources.manifest import MODALITIES, ManifestRecords, SourceTag, open_manifests, parse_line
 from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
 from regard.processors.image.processor import ImageProcessor
@@ -52,9 +52,9 @@ def make_dataset(examples, weights=None, **train):
     shared = targets, tokenizer.pad, DATA, settings
     image, sound = ImageProcessor(resize=16, crop=16, patch=8), FilterbankProcessor(rate=8000, bins=20, hop=80)
     members = {
-        "text": PromptedDataset(mixture.of_kind("text"), EndedText(tokenizer), *shared),
-        "image": PromptedImages(mixture.of_kind("image"), image, *shared),
-        "audio": SoundDataset(mixture.of_kind("audio"), sound, *shared, DATA.max_tokens),
+        "text": PromptedDataset(mixture.of_modality("text"), EndedText(tokenizer), *shared),
+        "image": PromptedImages(mixture.of_modality("image"), image, *shared),
+        "audio": SoundDataset(mixture.of_modality("audio"), sound, *shared, DATA.max_tokens),
     }
     return MultitaskDataset(mixture, members, {"text": 1, "image": 1, "audio": 4}, DATA, settings), tags
 
@@ -72,11 +72,11 @@ def test_a_manifest_gives_tags_inputs_and_targets(tmp_path):
     found = open_manifests([[str(tmp_path / "m.jsonl")]], DATA)
     assert found[0] == (SourceTag("text", "t"), "a", "b")
     assert found[1] == (SourceTag("image", "image"), tmp_path / "a.png", "red")  # the tag is the kind by default
-    assert len(found) == 2 and found.location(1).endswith("m.jsonl:2") and found.side(1, 2) == "red"
+    assert len(found) == 2 and found.location(1).endswith("m.jsonl:2") and found.field(1, 2) == "red"
     twice = open_manifests([[str(tmp_path / "m.jsonl")], [str(tmp_path / "m.jsonl")]], DATA)
     assert len(twice) == 4 and twice.fingerprint() != found.fingerprint()
     held = [hold_out(twice, 0.25, split) for split in ("train", "valid")]
-    assert [len(each) for each in held] == [3, 1] and isinstance(held[0].side(0, 0), SourceTag)
+    assert [len(each) for each in held] == [3, 1] and isinstance(held[0].field(0, 0), SourceTag)
 
 
 BAD_LINES = {
@@ -135,7 +135,7 @@ def test_every_example_is_in_one_step_of_an_epoch(examples):
     steps = steps_of(dataset)
     assert sorted(index for step in steps for index in step.examples) == list(range(len(examples)))
     kinds = [
-        {KINDS.index(examples.side(i, 0).kind) for i in batch.examples}
+        {MODALITIES.index(examples.field(i, 0).modality) for i in batch.examples}
         for step in steps
         for batch in step.micro_batches
     ]
@@ -166,7 +166,7 @@ def test_prompts_have_the_token_of_the_task(examples):
     dataset, tags = make_dataset(examples)
     assert tags.tasks == ["short", "long", "image", "audio"] and len(set(tags.ids)) == 4
     for batch in (batch for step in steps_of(dataset) for batch in step.micro_batches):
-        wanted = [tags.token(examples.side(index, 0).task) for index in batch.examples]
+        wanted = [tags.token(examples.field(index, 0).task) for index in batch.examples]
         assert batch["target"].values[:, 1].tolist() == wanted
 
 
@@ -185,10 +185,10 @@ def test_weights_say_how_often_a_task_is_drawn(examples):
 
 def test_groups_of_rare_kinds_are_spread_over_the_steps():
     many, few = [np.array([i]) for i in range(6)], [np.array([6]), np.array([7])]
-    assert [[each.tolist() for each in step] for step in interleave([many, few])] == [
+    assert [[each.tolist() for each in step] for step in spread_groups([many, few])] == [
         [[0], [6]], [[1]], [[2]], [[3], [7]], [[4]], [[5]]
     ]  # fmt: skip
-    assert interleave([]) == []
+    assert spread_groups([]) == []
 
 
 @pytest.mark.parametrize(

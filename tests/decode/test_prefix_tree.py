@@ -66,7 +66,7 @@ def test_recurrences_and_convolutions_read_rows() -> None:
 
 
 def test_candidates_have_the_scores_of_pairs(tmp_path: Path) -> None:
-    predictor = regard.load(small.train_translator(tmp_path, 1, pairs=20))
+    predictor = regard.load(small.translator())
     candidates = [(0, "A B"), (0, "A C"), (1, "A B")]
     wanted = predictor.score(["a b", "a b", "c"], ["A B", "A C", "A B"])
     for trees in (True, False):

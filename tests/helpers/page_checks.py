@@ -19,7 +19,6 @@ from regard.cli.arguments import parse_settings, split_arguments
 from regard.recipes import stage_names
 from regard.runs.stages import read_stages
 
-PLACES = {path.name for folder in (ROOT, ROOT / "regard") for path in folder.iterdir() if path.is_dir()}
 INLINE = re.compile(r"`((?:\w+=\S+ )?(?:regard|python -m|make|pip install) [^`]+)`")
 
 
@@ -97,12 +96,6 @@ def check_mentioned(text: str) -> int:
 
 
 def missing_names(text: str) -> list[str]:
-    """The files, folders and names of the package that a page mentions in code and that do not exist."""
-    mentioned = re.findall(r"`([^`\s]+)`", text)
-    paths = [each for each in mentioned if re.fullmatch(r"[\w.-]+/[\w./-]*(\.py|\.toml|/)", each)]
-    ours = [each for each in paths if each.split("/")[0] in PLACES]
-    missing = [each for each in ours if not (ROOT / each).exists() and not (ROOT / "regard" / each).exists()]
-    for name in re.findall(r"\bregard\.(\w+)", " ".join(mentioned)):
-        if not hasattr(regard, name) and importlib.util.find_spec(f"regard.{name}") is None:
-            missing.append(f"regard.{name}")
-    return missing
+    """The names `regard.NAME` that a page mentions in a sentence and that the package does not have."""
+    names = re.findall(r"`[^`\n]*\bregard\.(\w+)[^`\n]*`", text)
+    return [name for name in names if not hasattr(regard, name) and importlib.util.find_spec(f"regard.{name}") is None]

@@ -4,6 +4,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+from helpers.runs import tiny_run
+
 import regard
 
 TINY = {
@@ -40,30 +42,50 @@ def tagged_examples(count: int, seed: int) -> list[list[tuple[str, str]]]:
     return examples
 
 
+def lines_of_texts(examples: list[tuple[str, str]]) -> str:
+    return "".join(f"{text}\t{label}\n" for text, label in examples)
+
+
+def lines_of_columns(sentences: list[list[tuple[str, str]]]) -> str:
+    return "\n".join("".join(f"{word} x {tag}\n" for word, tag in each) for each in sentences)
+
+
 def write_texts(path: Path, examples: list[tuple[str, str]]) -> Path:
-    path.write_text("".join(f"{text}\t{label}\n" for text, label in examples), encoding="utf-8")
+    path.write_text(lines_of_texts(examples), encoding="utf-8")
     return path
 
 
 def write_columns(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
-    path.write_text("\n".join("".join(f"{word} x {tag}\n" for word, tag in each) for each in sentences))
+    path.write_text(lines_of_columns(sentences))
     return path
 
 
-def train_run(recipe: str, folder: Path, **settings: Any) -> Path:
-    """Train a run in `folder`/run with its data files in `folder`; settings have __ for dots."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {
-        "classify": (write_texts, labeled_examples),
-        "tag": (write_columns, tagged_examples),
-        "masked": (write_texts, labeled_examples),
-    }
-    if recipe in data:
-        write, make = data[recipe]
-        splits = {"train": 300, "valid": 40, "test": 50}
-        files = {name: write(folder / f"{name}.txt", make(count, i)) for i, (name, count) in enumerate(splits.items())}
-        settings = {f"data.{name}": str(path) for name, path in files.items()} | settings
-    own = {key.replace("__", "."): value for key, value in settings.items()}
+def file_texts(recipe: str) -> dict[str, str]:
+    """The contents of train.txt, valid.txt and test.txt for a recipe of texts; of others, none."""
+    splits = list(enumerate({"train": 300, "valid": 40, "test": 50}.items()))
+    if recipe == "tag":
+        return {f"{name}.txt": lines_of_columns(tagged_examples(count, i)) for i, (name, count) in splits}
+    if recipe in ("classify", "masked"):
+        return {f"{name}.txt": lines_of_texts(labeled_examples(count, i)) for i, (name, count) in splits}
+    return {}
+
+
+def all_settings(recipe: str, folder: Path | str, **settings: Any) -> dict[str, Any]:
+    """Those of a tiny run with its data files in `folder`; settings have __ for dots."""
+    data = {f"data.{name.removesuffix('.txt')}": f"{folder}/{name}" for name in file_texts(recipe)}
     plain = {"model.ngrams.order": 0} if recipe == "classify" else {}  # exports need it
-    regard.train(recipe, {**TINY, **plain, **own}, out=folder / "run")
+    return {**TINY, **plain, **data, **{key.replace("__", "."): value for key, value in settings.items()}}
+
+
+def stored_run(recipe: str, **settings: Any) -> Path:
+    """A run of the store, with its data files beside it; settings have __ for dots."""
+    return tiny_run(recipe, file_texts(recipe), **all_settings(recipe, "{files}", **settings))
+
+
+def train_run(recipe: str, folder: Path, **settings: Any) -> Path:
+    """Train such a run in a folder of its own, for a test that needs the training or changes the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in file_texts(recipe).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    regard.train(recipe, all_settings(recipe, folder, **settings), out=folder / "run")
     return folder / "run"

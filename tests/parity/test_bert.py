@@ -290,11 +290,11 @@ def test_unsupported_settings_are_named() -> None:
 
 def test_tag_runs_export_with_a_plain_feed_forward(tmp_path: Path) -> None:
     """The recipe trains a convolutional one, which no class of transformers has."""
-    run = reads.train_run("tag", tmp_path / "conv", train__steps=1)
+    run = reads.stored_run("tag", train__steps=1)
     words = (
         r"what does not fit: model.feed.kind=conv \(expected plain\); use the run itself, or train with the expected"
     )
     with pytest.raises(UserError, match=words):
         regard.convert(run, to="huggingface", out=tmp_path / "out")
-    run = reads.train_run("tag", tmp_path / "plain", train__steps=1, model__feed__kind="plain")
+    run = reads.stored_run("tag", train__steps=1, model__feed__kind="plain")
     assert "transformers" in regard.convert(run, to="huggingface", out=tmp_path / "out")["checked"]

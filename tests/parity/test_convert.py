@@ -13,6 +13,7 @@ import torch
 import transformers as hf
 from helpers import marian, reads, small
 from helpers.inputs import inputs
+from helpers.runs import copy_run
 
 import regard
 from regard.cli import main
@@ -26,17 +27,15 @@ TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩�
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run() -> Path:
     """A half-trained run, whose texts differ from the references."""
-    return small.train_translator(
-        tmp_path_factory.mktemp("convert"), 160, train__metric="bleu", train__eval_every=80, train__save_every=40
-    )
+    return small.half_trained()
 
 
-def short(folder: Path, **settings) -> Path:
+def short(steps: int = 40, pairs: int = 400, **settings) -> Path:
     """A barely trained run with the given settings."""
     size = {"model__width": 32, "model__inner": 48, "model__heads": 2}
-    return small.train_translator(folder, 40, train__eval_every=1000, train__save_every=1000, **size | settings)
+    return small.translator(steps, pairs, **{"train__eval_every": 1000, "train__save_every": 1000} | size | settings)
 
 
 def said(capsys, *arguments) -> tuple[int, str, str]:
@@ -118,7 +117,7 @@ def test_huggingface(run, tmp_path, capsys):
     ids=["separate", "untied", "both"],
 )  # fmt: skip
 def test_every_supported_form(settings, tmp_path):
-    run = short(tmp_path, **settings)
+    run = short(**settings)
     out = tmp_path / "out"
     told = regard.convert(run, to="huggingface", out=out)
     assert "32 of 32 texts equal" in told["checked"]
@@ -281,7 +280,7 @@ def test_ctranslate2(run, tmp_path, capsys):
     ids=["prenorm", "unscaled", "whisper"],
 )  # fmt: skip
 def test_every_supported_form_of_ctranslate2(settings, tmp_path):
-    run = short(tmp_path, **settings)
+    run = short(**settings)
     told = regard.convert(run, to="ctranslate2", out=tmp_path / "out")["checked"]
     assert "texts equal" in told and float(told.rpartition(" ")[2]) < 1e-5  # texts may tie: the run has learned nothing
     refused("cannot become a Marian folder", run, to="huggingface", out=tmp_path / "other")
@@ -315,11 +314,9 @@ def test_average(run, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def moods(tmp_path_factory) -> Path:
+def moods() -> Path:
     """A classifier of two labels."""
-    return reads.train_run(
-        "classify", tmp_path_factory.mktemp("moods"), train__steps=2, train__save_every=1, train__keep=2
-    )
+    return reads.stored_run("classify", train__steps=2, train__save_every=1, train__keep=2)
 
 
 def tuned(base: Path, out: Path) -> Path:
@@ -346,12 +343,12 @@ def test_averaged_and_merged_runs_keep_every_processor(moods, tmp_path):
     run = tuned(moods, tmp_path / "tuned")
     regard.convert(run, merge=True, out=tmp_path / "merged")
     assert same_processors(run, tmp_path / "merged") and regard.load(tmp_path / "merged").labels.names == ["down", "up"]
-    ImageProcessor(resize=7).save(moods / "image.json")  # of a task that also reads pictures
-    about = json.loads((moods / "run.json").read_text())
-    more = {**about, "processors": {**about["processors"], "image": {"kind": "image", "file": "image.json"}}}
-    (moods / "run.json").write_text(json.dumps(more))
-    regard.convert(moods, average=2, out=tmp_path / "more")
-    (moods / "run.json").write_text(json.dumps(about))
+    images = copy_run(moods, tmp_path / "images")
+    ImageProcessor(resize=7).save(images / "image.json")  # of a task that also reads pictures
+    about = json.loads((images / "run.json").read_text())
+    about["processors"]["image"] = {"kind": "image", "file": "image.json"}
+    (images / "run.json").write_text(json.dumps(about))
+    regard.convert(images, average=2, out=tmp_path / "more")
     assert load_processors(tmp_path / "more")["image"] == ImageProcessor(resize=7)
 
 
@@ -381,8 +378,7 @@ def test_a_peft_folder_has_the_labels_of_its_run(moods, tmp_path):
 
 
 def test_two_tokenizers_are_kept(tmp_path):
-    size = {"model__width": 32, "model__inner": 48, "model__heads": 2, "train__eval_every": 1000}
-    run = small.train_translator(tmp_path, 40, **size, train__save_every=20, train__keep=2, tokenizer__joint=False)
+    run = short(train__save_every=20, train__keep=2, tokenizer__joint=False)
     sides, texts = regard.load(run).processors, TEXTS[:3]
     for to in ("ctranslate2", "huggingface"):
         regard.convert(run, to=to, out=tmp_path / to)
@@ -422,7 +418,7 @@ def test_refused_arguments(run, tmp_path, capsys, monkeypatch):
 
 def test_every_unsupported_setting_is_named(tmp_path):
     run = short(
-        tmp_path, model__prenorm=True, model__positions__kind="buckets", model__attention__kind="additive",
+        1, 60, model__prenorm=True, model__positions__kind="buckets", model__attention__kind="additive",
         model__feed__kind="gated", model__norm__kind="rms",
     )  # fmt: skip
     for words in ("model.prenorm=true", "model.positions.kind=buckets", "model.attention.kind=additive",

@@ -152,11 +152,11 @@ def test_model_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["longformer", "bigbird"])
 @pytest.mark.parametrize("task", ["classify", "tag", "masked"])
-def test_train_save_and_load(tmp_path: Path, task: str, family: str) -> None:
+def test_train_save_and_load(task: str, family: str) -> None:
     """A run trains; loaded again, it predicts the same."""
     slot = {"model__attention__radius": 2} if family == "longformer" else {"model__attention__size": 2}
     own = {"model__family": family, "model__positions__tokens": 64, "train__steps": 40, **slot}
-    run = reads.train_run(task, tmp_path, **own)
+    run = reads.stored_run(task, **own)
     predictor = regard.load(run)
     metrics = predictor.evaluate()
     assert metrics["loss"] < 4 if task == "masked" else metrics["accuracy"] > 0.7

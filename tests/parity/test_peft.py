@@ -145,7 +145,7 @@ def test_prompts_and_prefixes(bases, name, kind, tmp_path):
 def test_run_converts_to_peft(home, tmp_path, monkeypatch):
     from helpers import reads
 
-    base = reads.train_run("classify", home / "reads", train__steps=5)
+    base = reads.stored_run("classify", train__steps=2)
     parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid")}
     fine = {
         "train.steps": 5,
@@ -314,7 +314,7 @@ def test_refused_prompts(bases, tmp_path):
 def test_kinds_without_an_equivalent(tmp_path, home):
     from helpers import reads
 
-    base = reads.train_run("classify", tmp_path / "reads", train__steps=2)
+    base = reads.stored_run("classify", train__steps=2)
     parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "tune.kind": "prompt", "train.steps": 1}
     regard.train("classify", {**parts, "train.tensorboard": False, "device": "cpu"}, out=tmp_path / "run")
     with pytest.raises(UserError, match="PEFT has no equivalent of prompt for the family bert"):

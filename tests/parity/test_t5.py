@@ -208,9 +208,7 @@ def test_unsupported_tokenizers_are_refused(folders: dict[str, Path], tmp_path: 
     ids=["first", "later"],
 )
 def test_exported_run_equals_the_run(tmp_path: Path, settings: dict[str, Any]) -> None:
-    run = small.train_translator(
-        tmp_path, 30, model__family="t5", model__head_width=12, train__eval_every=1000, **settings
-    )
+    run = small.translator(30, 400, model__family="t5", model__head_width=12, train__eval_every=1000, **settings)
     report = regard.convert(run, to="huggingface", out=tmp_path / "out")
     assert "transformers" in report["checked"] and "logits apart by" in report["checked"]
     ours, back = regard.load(run), regard.load(tmp_path / "out")

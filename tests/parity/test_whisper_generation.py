@@ -287,7 +287,7 @@ def judged(pair: tuple[WhisperPredictor, Any, Any]) -> Iterator[tuple[list[Any],
         return decide(tokens, outputs, index, processors, *rest)
 
     with (
-        mock.patch.object(whisper_generation, "judge", record_own),
+        mock.patch.object(whisper_generation, "check_quality", record_own),
         mock.patch.object(theirs, "_need_fallback", record_other),
     ):
         yield own, other

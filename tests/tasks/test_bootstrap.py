@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from helpers import marian, small
+from helpers.runs import copy_run
 
 import regard
 from regard import api
@@ -21,11 +22,14 @@ from regard.metrics.text import paired_bootstrap
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A trained run, and another one: the average of its checkpoints."""
-    run = small.train_translator(
-        tmp_path_factory.mktemp("bootstrap"), 160, train__eval_every=1000, train__save_every=80, decode__kind="greedy"
-    )
-    regard.convert(run, average=2, out=run.parent / "mean")
-    return run, run.parent / "mean", f"{run.parent}/files/test.low,{run.parent}/files/test.up"
+    stored, folder = small.half_trained(), tmp_path_factory.mktemp("bootstrap")
+    run = copy_run(stored, folder / "run")
+    about = json.loads((run / "run.json").read_text())
+    about["config"]["decode"] = {"kind": "greedy"}
+    about["config"]["data"]["test"] = [[str(stored.parent / f"files/test.{side}")] for side in ("low", "up")]
+    (run / "run.json").write_text(json.dumps(about))
+    regard.convert(run, average=2, out=folder / "mean")
+    return run, folder / "mean", small.sides_in(stored.parent / "files")["data.test"]
 
 
 def test_equals_sacrebleu(tmp_path):

@@ -31,8 +31,8 @@ from regard.tasks.classify import task as classify
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return reads.train_run("classify", tmp_path_factory.mktemp("classify"))
+def run() -> Path:
+    return reads.stored_run("classify")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.runs import tiny_run
 from PIL import Image
 from torch.nn import functional as F
 
@@ -43,18 +44,21 @@ COLORS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images in one color each, with their names; pairs of texts; a run of images; a run of texts."""
     path = tmp_path_factory.mktemp("pairs")
-    lines = ["path\tcaption"]
+    lines, files = ["path\tcaption"], {}
     for number in range(12):
         color = list(COLORS)[number % 3]
         Image.new("RGB", (16, 16), COLORS[color]).save(path / f"{number}.png")
+        files[f"{number}.png"] = (path / f"{number}.png").read_bytes()
         lines.append(f"{number}.png\t{color}")
-    (path / "images.tsv").write_text("\n".join(lines) + "\n")
-    (path / "texts.tsv").write_text("".join(f"say {word}\t{word} it is\n" for word in ("one", "two", "three", "four")))
-    settings = SMALL | FAST | {"data.train": f"{path}/images.tsv", "data.test": f"{path}/images.tsv", "data.crop": 1}
+    files["images.tsv"] = "\n".join(lines) + "\n"
+    files["texts.tsv"] = "".join(f"say {word}\t{word} it is\n" for word in ("one", "two", "three", "four"))
+    for name in ("images.tsv", "texts.tsv"):
+        (path / name).write_text(files[name])
+    settings = SMALL | FAST | {"data.train": "{files}/images.tsv", "data.test": "{files}/images.tsv", "data.crop": 1}
     learned = {"train.steps": 60, "train.lr": 3e-3, "model.source.pool": "mean"}
-    regard.train("contrastive", settings | learned, out=path / "run")
-    pairs = {"data.train": f"{path}/texts.tsv", "data.columns": "1,2", "data.header": "no", "train.batch": 3}
-    regard.train("contrastive", TEXTS | FAST | pairs, out=path / "text")
+    (path / "run").symlink_to(tiny_run("contrastive", files, **settings | learned))
+    pairs = {"data.train": "{files}/texts.tsv", "data.columns": "1,2", "data.header": "no", "train.batch": 3}
+    (path / "text").symlink_to(tiny_run("contrastive", files, **TEXTS | FAST | pairs))
     return path
 
 

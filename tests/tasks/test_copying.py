@@ -23,14 +23,14 @@ NAT = {"model__family": "nat", "decode__kind": "argmax"}
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.train_translator(tmp_path_factory.mktemp("teacher"), 3, pairs=60)
+def teacher() -> Path:
+    return small.translator()
 
 
 @pytest.fixture(scope="module")
-def even(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def even() -> Path:
     own = {**NAT, "model__fertilities": False, "model__max_length": 40, "data__glancing": 0.5}
-    return small.train_translator(tmp_path_factory.mktemp("even"), 3, pairs=60, **own)
+    return small.translator(**own)
 
 
 def job_of(folder: Path, **settings: Any) -> Any:

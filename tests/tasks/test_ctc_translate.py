@@ -21,8 +21,8 @@ CTC = {"model__family": "nat-ctc", "decode__kind": "argmax"}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.train_translator(tmp_path_factory.mktemp("ctc"), 40, pairs=60, **CTC)
+def run() -> Path:
+    return small.translator(40, **CTC)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from regard.tasks.detect.objective import (
     NO_OBJECT,
     DetectionObjective,
     TrueObjects,
-    add_noise,
+    add_box_noise,
     denoising_loss,
     detection_loss,
 )
@@ -131,7 +131,7 @@ def test_noised_boxes_change_nothing_else(anchors: str) -> None:
     """The queries find the same with noised boxes as without, and a group the same whatever the others are."""
     model, true = anchored(anchors=anchors), random_objects([3, 1])
     image = Inputs("pixels", torch.randn(2, 3, 32, 48))
-    noised = add_noise(true, 2, 3)
+    noised = add_box_noise(true, 2, 3)
     plain, found = model.detect(image), model.detect(image, noised)
     assert plain.denoised is None and found.denoised is not None
     torch.testing.assert_close(found.logits, plain.logits, rtol=1e-4, atol=1e-5)
@@ -147,7 +147,7 @@ def test_noised_boxes_change_nothing_else(anchors: str) -> None:
 
 def test_noise_is_bounded() -> None:
     true = random_objects([40, 40], seed=3)
-    noised = add_noise(true, 3, 3)
+    noised = add_box_noise(true, 3, 3)
     wanted = true.boxes.repeat(1, 3, 1)
     assert noised.groups.tolist() == [0] * 40 + [1] * 40 + [2] * 40
     assert bool(((noised.boxes[..., :2] - wanted[..., :2]).abs() <= 0.2 * wanted[..., 2:] + 1e-6).all())

@@ -31,8 +31,8 @@ from regard.tasks.masked import task as masked
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return reads.train_run("masked", tmp_path_factory.mktemp("masked"), train__steps=300, train__eval_every=300)
+def run() -> Path:
+    return reads.stored_run("masked", train__steps=300, train__eval_every=300)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from regard.look import record_attention
 from regard.look.norms import value_norms, weigh_by_norm
 from regard.look.rollout import rollout
 from regard.look.word_links import DIRECTIONS, PATTERNS
-from regard.measure.attribution import EmbeddingTap, integrated_gradients, private, readout, saliency, score_at
+from regard.measure.attribution import EmbeddingTap, copy_for_hooks, integrated_gradients, readout, saliency, score_at
 from regard.measure.deletion import deletion_report, text_falls
 from regard.measure.head_effect import measure_effect
 from regard.measure.head_report import report_heads, word_links
@@ -317,7 +317,7 @@ def test_norms_need_weights(runs):
 )
 def test_integrated_gradients_are_complete_and_gradients_are_those_of_torch(runs, task, text, target, settings):
     predictor = regard.load(runs(task, **settings))
-    own = private(predictor, "--saliency")
+    own = copy_for_hooks(predictor, "--saliency")
     tap, reading = EmbeddingTap(own.module), readout(own, text, target)
     total = float(integrated_gradients(tap, reading, 256).sum())
     assert total == pytest.approx(score_at(tap, reading, 1.0) - score_at(tap, reading, 0.0), rel=0.02, abs=0.02)
@@ -352,7 +352,7 @@ def test_attribution_of_what_cannot_be_attributed(runs, capsys):
 def test_deleting_what_the_model_uses_costs_more(runs, tmp_path, capsys):
     """In a text where one token decides the label, the true order has the largest fall."""
     predictor = regard.load(runs("classify"))
-    reading = readout(private(predictor, "--deletion"), "The dog sees a cat and a bird here.")
+    reading = readout(copy_for_hooks(predictor, "--deletion"), "The dog sees a cat and a bird here.")
     places = [place for place in range(len(reading.tokens)) if place not in reading.fixed]
     with torch.no_grad():
         full, *others = reading.score(

@@ -109,7 +109,7 @@ def test_attention_is_over_tokens_patches_and_times(predictor):
 
 
 def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
-    metrics, found, references = predictor.evaluate_with_outputs(regard.data.files.in_memory.evaluation_files(LINES))
+    metrics, found, references = predictor.evaluate_with_outputs(regard.data.sources.data_files.evaluation_files(LINES))
     assert metrics["examples"] == len(LINES) == len(found) and references[0] == "cba"
     tasks = metrics["tasks"]
     assert {name: [*each] for name, each in tasks.items()} == {

@@ -24,24 +24,19 @@ from regard.tasks.requests import TranslateRequest
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 
 
-def train(folder: Path, family: str, kind: str, steps: int = 3, **settings: Any) -> Path:
-    own = {"model__family": family, "decode__kind": kind, **settings}
-    return small.train_translator(folder, steps, pairs=60, **own)
+@pytest.fixture(scope="module")
+def teacher() -> Path:
+    return small.translator()
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.train_translator(tmp_path_factory.mktemp("teacher"), 3, pairs=60)
+def nat() -> Path:
+    return small.translator(model__family="nat", decode__kind="argmax")
 
 
 @pytest.fixture(scope="module")
-def nat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("nat"), "nat", "argmax")
-
-
-@pytest.fixture(scope="module")
-def cmlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("cmlm"), "cmlm", "mask-predict")
+def cmlm() -> Path:
+    return small.translator(model__family="cmlm", decode__kind="mask-predict")
 
 
 # --- fertilities -----------------------------------------------------------------------------------------------------
@@ -212,8 +207,8 @@ def test_noisy_parallel_decoding_asks_the_teacher(nat: Path, teacher: Path) -> N
     assert predictor.predict(TEXTS, **{**decode, "seed": 5, "samples": 30})
 
 
-def test_a_teacher_of_another_vocabulary_scores_texts(nat: Path, tmp_path: Path) -> None:
-    other = small.train_translator(tmp_path, 2, pairs=60, tokenizer__kind="char")
+def test_a_teacher_of_another_vocabulary_scores_texts(nat: Path) -> None:
+    other = small.translator(tokenizer__kind="char")
     assert len(alone_equals_together(nat, kind="npd", samples=3, teacher=str(other))) == 4
 
 
@@ -379,9 +374,10 @@ def test_mistakes_of_training(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def taught(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def taught(teacher: Path) -> Path:
     """A run with the tokenizers of the teacher."""
-    return train(tmp_path_factory.mktemp("taught"), "nat", "argmax", data__teacher=str(teacher), tokenizer__vocab=100)
+    own = {"model__family": "nat", "decode__kind": "argmax", "data__teacher": str(teacher), "tokenizer__vocab": 100}
+    return small.translator(**own)
 
 
 def test_a_teacher_gives_its_tokenizers(teacher: Path, taught: Path) -> None:
@@ -430,7 +426,7 @@ def test_mistakes_of_teachers(nat: Path, cmlm: Path, teacher: Path, tmp_path: Pa
             job_of(settings)
         assert words in str(error.value), (settings, str(error.value))
     settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
-    other = small.train_translator(tmp_path / "other", 1, pairs=30, tokenizer__kind="char")
+    other = small.translator(tokenizer__kind="char")
     own = {"start": str(nat), "model.family": "nat", "data.teacher": str(other), "data.teacher_weight": 0.5}
     with pytest.raises(UserError, match="has another source vocabulary than this run and cannot fine-tune it"):
         regard.train(

@@ -30,15 +30,15 @@ CMLM = {"model.family": "cmlm", "decode.kind": "mask-predict"}
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small.train_translator(tmp_path_factory.mktemp("teacher"), 3, pairs=60)
+def teacher() -> Path:
+    return small.translator()
 
 
 @pytest.fixture(scope="module")
-def taught(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def taught(teacher: Path) -> Path:
     """A run with the tokenizers of the teacher."""
     own = {"model__family": "nat", "decode__kind": "argmax", "data__teacher": str(teacher), "tokenizer__vocab": 100}
-    return small.train_translator(tmp_path_factory.mktemp("taught"), 3, pairs=60, **own)
+    return small.translator(**own)
 
 
 # --- fine-tuning by a teacher ----------------------------------------------------------------------------------------

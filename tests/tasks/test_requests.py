@@ -85,7 +85,7 @@ def test_requests_with_their_own_strategies_answer_as_alone(load, name):
 def test_the_default_strategy_is_that_of_the_run(load):
     predictor = load("language-gpt")
     plain = predictor.predict_requests([LanguageRequest(text) for text in TEXTS])
-    assert [predictor.answer(LanguageRequest(""), each) for each in plain] == predictor.predict(TEXTS)
+    assert [predictor.plain_result(LanguageRequest(""), each) for each in plain] == predictor.predict(TEXTS)
     strict = [LanguageRequest(TEXTS[0], Greedy(), 6), LanguageRequest(TEXTS[0], None, 3), LanguageRequest(TEXTS[0])]
     short, shorter, whole = predictor.predict_requests([replace(each, details=True) for each in strict])
     assert short.length <= 6 and shorter.length <= 3 and whole.text == plain[0].text
@@ -142,7 +142,7 @@ def test_notices_belong_to_their_results(load):
 
 def test_notices_of_one_kind_are_one_warning():
     def notice(size: int) -> Notice:
-        return Notice(f"size {size}", lambda count, total: f"{count} of {total}, up to {size}", kind="size", size=size)
+        return Notice(f"size {size}", lambda count, total: f"{count} of {total}, up to {size}", topic="size", size=size)
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -94,7 +94,7 @@ def test_random_features_are_in_the_checkpoint(tmp_path):
     same = [a.equal(b) for a, b in zip([initial["mix.directions"], *features], features, strict=False)]
     assert same == [True, False, False, True, False]  # redrawn before the steps 3, 6 and 9
     average = {key: each.clone() for key, each in model.state_dict().items()}
-    paths = checkpoint.latest(tmp_path / "whole", 3)
+    paths = checkpoint.latest_checkpoints(tmp_path / "whole", 3)
     with averaged_checkpoints(model, paths):
         assert model.mix.directions.equal(features[-1]) and not model.embed.weight.equal(average["embed.weight"])
     assert model.mix.directions.equal(average["mix.directions"])
@@ -292,7 +292,8 @@ def test_the_state_of_a_task_is_restored(tmp_path: Path, at: int, monkeypatch: p
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     messages: list[str] = []
     assert (
-        checkpoint.newest(tmp_path / "whole", messages.append).name == "step-15" and "task.safetensors" in messages[0]
+        checkpoint.newest_checkpoint(tmp_path / "whole", messages.append).name == "step-15"
+        and "task.safetensors" in messages[0]
     )
 
 
@@ -464,7 +465,7 @@ def test_a_full_disk_keeps_earlier_checkpoints(tmp_path: Path, where: str, monke
         with pytest.raises(UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"):
             trained(tmp_path / "full", WithoutValidation())
     assert checkpoints(tmp_path / "full") == [5]
-    assert checkpoint.newest(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"
+    assert checkpoint.newest_checkpoint(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"
     assert step_of(tmp_path / "full") == (5 if where == "publish" else 10)
     assert not [path for path in (tmp_path / "full").rglob("*") if path.name.startswith(".")]
     trained(tmp_path / "full", WithoutValidation(), resume=True)

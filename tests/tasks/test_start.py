@@ -23,10 +23,10 @@ FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.t
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory) -> Path:
+def first() -> Path:
     """A masked run with a next-sentence head, which the other tasks do not have."""
     settings = {"train__steps": 4, "data__next_sentence": True, "model__dropout": 0.2}
-    return reads.train_run("masked", tmp_path_factory.mktemp("first"), **settings)
+    return reads.stored_run("masked", **settings)
 
 
 def train_from(recipe: str, first: Path, out: Path, resume: bool = False, **settings):
@@ -130,7 +130,7 @@ def test_settings_that_conflict_with_the_start(first, tmp_path, settings, words)
 def test_a_start_with_other_layers_or_without_a_run(first, tmp_path):
     with pytest.raises(UserError, match="does not exist|has neither"):
         regard.resolve("classify", {"start": str(first.parent)})
-    two = reads.train_run("masked", tmp_path / "two", model__layers=2, train__steps=2)
+    two = reads.stored_run("masked", model__layers=2, train__steps=2)
     with pytest.raises(UserError, match=r"encoder\.layers\.1\S* is missing in the model and \(32, 32\) in the start"):
         train_from("classify", two, tmp_path / "run", model__layers=1)
 

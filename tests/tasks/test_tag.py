@@ -32,8 +32,8 @@ from regard.tasks.tag.task import MostFrequentTag
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return reads.train_run("tag", tmp_path_factory.mktemp("tag"), train__metric="spans")
+def run() -> Path:
+    return reads.stored_run("tag", train__metric="spans")
 
 
 @pytest.fixture(scope="module")

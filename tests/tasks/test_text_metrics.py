@@ -7,6 +7,7 @@ import types
 import pytest
 import sacrebleu
 from helpers import small
+from helpers.runs import tiny_run
 
 import regard
 from regard.api import compare
@@ -154,23 +155,21 @@ CHINESE = {letter: chr(0x4E00 + index) for index, letter in enumerate("abcdefghi
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run():
     """A run that writes Chinese characters for letters, validated by BLEU."""
-    folder = tmp_path_factory.mktemp("chinese")
-    files = small.write_files(folder / "files", train=60, valid=8, test=6)
-    for path in files.glob("*.up"):
-        path.write_text(path.read_text().lower().translate(str.maketrans(CHINESE)))
-    sides = {f"data.{name}": f"{files}/{name}.low,{files}/{name}.up" for name in ("train", "valid", "test")}
+    files = {
+        name: text.lower().translate(str.maketrans(CHINESE)) if name.endswith(".up") else text
+        for name, text in small.file_texts(train=60, valid=8, test=6).items()
+    }
     settings = {
         **small.TINY,
-        **sides,
+        **small.sides_in("{files}"),
         "train.steps": 4,
         "train.metric": "bleu",
         "train.eval_every": 4,
         "decode.max_tokens": 30,
     }
-    regard.train("translate", settings, out=folder / "run")
-    return folder / "run"
+    return tiny_run("translate", files, **settings)
 
 
 def test_validation_and_eval_choose_the_same_tokenizer(run, capsys):
@@ -179,7 +178,7 @@ def test_validation_and_eval_choose_the_same_tokenizer(run, capsys):
     assert any(note.startswith("valid: bleu signature nrefs:1|") and "|tok:zh|" in note for note in notes)
     (valid,) = [record for record in records if record["event"] == "valid"]
     predictor = regard.load(run)
-    data = run.parent / "files"
+    data = run.parent
     again = predictor.evaluate(((f"{data}/valid.low",), (f"{data}/valid.up",)))
     found = predictor.predict((data / "valid.low").read_text().splitlines(), kind="greedy")
     right = (data / "valid.up").read_text().splitlines()

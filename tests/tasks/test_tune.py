@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import bert as folders
 from helpers import marian, reads, small
+from helpers.runs import copy_run, tiny_run
 from safetensors import safe_open
 
 import regard
@@ -37,28 +38,29 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def base(home) -> Path:
-    """A classifier. The runs tuned over it learn other names for the same labels."""
-    run = reads.train_run("classify", home / "base")
-    for name in ("train", "valid", "test"):
-        text = (run.parent / f"{name}.txt").read_text()
-        (run.parent / f"{name}.txt").write_text(text.replace("\tglad", "\tup").replace("\tsad", "\tdown"))
-    return run
+def base() -> Path:
+    """A classifier. The runs tuned over it learn other names for the same labels, from the files beside it."""
+    texts = reads.file_texts("classify")
+    first = {f"first/{name}": text for name, text in texts.items()}
+    renamed = {name: text.replace("\tglad", "\tup").replace("\tsad", "\tdown") for name, text in texts.items()}
+    return tiny_run("classify", first | renamed, **reads.all_settings("classify", "{files}/first"))
+
+
+def tuning(base: Path, kind: str, **settings) -> dict[str, object]:
+    parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid", "test")}
+    own = {"tune.kind": kind, **KINDS[kind]} | {key.replace("__", "."): value for key, value in settings.items()}
+    return {**FINE, **parts, "start": str(base), **own}
 
 
 def tune_over(base: Path, out: Path, kind: str, resume: bool = False, recipe: str = "classify", **settings):
-    parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid", "test")}
-    own = {"tune.kind": kind, **KINDS[kind]} | {key.replace("__", "."): value for key, value in settings.items()}
-    return regard.train(recipe, {**FINE, **parts, "start": str(base), **own}, out=out, resume=resume)
+    return regard.train(recipe, tuning(base, kind, **settings), out=out, resume=resume)
 
 
 @pytest.fixture(scope="module")
 def runs(base, home) -> dict[str, Path]:
-    """A classifier tuned over one base, for each kind."""
-    before = (base / "model.safetensors").read_bytes()
+    """A classifier tuned over one base, for each kind, in folders of different names."""
     for kind in KINDS:
-        tune_over(base, home / kind, kind)
-    assert (base / "model.safetensors").read_bytes() == before
+        copy_run(tiny_run("classify", **tuning(base, kind)), home / kind)
     return {kind: home / kind for kind in KINDS}
 
 
@@ -102,7 +104,7 @@ def test_a_tuned_run_learns_and_loads_with_or_without_its_base(runs, base, kind)
 
 
 def test_a_new_head_is_saved_too(home):
-    words = reads.train_run("masked", home / "words", train__steps=2)
+    words = reads.stored_run("masked", train__steps=2)
     predictor = tune_over(words, home / "new", "lora", train__steps=2, precision="int8")
     heads = {"classes.weight", "classes.bias", "pooler.weight", "pooler.bias"}
     assert {name for name in names(home / "new/model.safetensors") if not name.startswith("tune.")} == heads
@@ -124,8 +126,10 @@ def test_tuning_over_a_hugging_face_folder(base, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["lora", "prompt"])
 def test_a_tuned_run_resumes_to_the_same_bytes(runs, base, home, kind):
+    before = (base / "model.safetensors").read_bytes()
     tune_over(base, home / f"parts-{kind}", kind, train__steps=40)
     tune_over(base, home / f"parts-{kind}", kind, resume=True)
+    assert (base / "model.safetensors").read_bytes() == before
     for name in ("model", "optimizer"):
         file = f"checkpoints/step-60/{name}.safetensors"
         assert (home / f"parts-{kind}" / file).read_bytes() == (runs[kind] / file).read_bytes()
@@ -191,7 +195,7 @@ def test_the_gradient_through_int8_is_that_of_the_linear_layer():
 # --- merging ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_merged_run_is_an_ordinary_run(runs, home, capsys):
+def test_a_merged_run_is_an_ordinary_run(runs, base, home, capsys):
     out = home / "merged"
     code, out_text, _ = run_cli(capsys, "convert", runs["lora"], "--merge", "--out", out)
     assert code == 0 and "merged 6 maps; logits apart by " in out_text
@@ -201,7 +205,7 @@ def test_a_merged_run_is_an_ordinary_run(runs, home, capsys):
     assert set(names(out / "model.safetensors")) == set(whole.model.state_dict())
     regard.convert(runs["lora"], out=home / "hf", to="huggingface", merge=True)
     assert regard.load(home / "hf").predict(TEXTS) == tuned.predict(TEXTS)
-    tuned_again = tune_over(out, home / "again", "adapter", data__train=str(runs["lora"].parent / "base/train.txt"),
+    tuned_again = tune_over(out, home / "again", "adapter", data__train=str(base.parent / "train.txt"),
                  data__valid="", data__test="", train__steps=2)  # fmt: skip
     assert tuned_again.run.tune.kind == "adapter"
 
@@ -218,17 +222,15 @@ def test_a_merge_that_changes_the_logits_is_not_saved(runs, home, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def language_run(home) -> Path:
-    for seed, (name, count) in enumerate({"train": 150, "valid": 20, "test": 20}.items()):
-        folder = home / "lm"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.txt").write_text("\n".join(marian.sentences(count, seed)) + "\n")
+def language_run() -> Path:
+    counts = {"train": 150, "valid": 20, "test": 20}
+    texts = {
+        f"{name}.txt": "\n".join(marian.sentences(count, i)) + "\n" for i, (name, count) in enumerate(counts.items())
+    }
     settings = {key: value for key, value in reads.TINY.items() if key != "train.tokens"} | {
         "model.positions.tokens": 64, "data.max_tokens": 40, "train.batch": 8, "train.steps": 20, "data.document": "line",
     }  # fmt: skip
-    parts = {f"data.{name}": str(home / f"lm/{name}.txt") for name in ("train", "valid", "test")}
-    regard.train("language", {**settings, **parts}, out=home / "lm/run")
-    return home / "lm/run"
+    return tiny_run("language", texts, **settings, **{f"data.{name}": f"{{files}}/{name}.txt" for name in counts})
 
 
 def test_initial_words_need_tokens_of_one_vocabulary():
@@ -270,11 +272,8 @@ def test_a_tuned_language_model_is_batch_invariant(language_run, home, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tuned_translator(home, kind):
-    run = home / "pairs/run"
-    if not run.exists():
-        small.train_translator(home / "pairs", 20, pairs=100)
-    files = home / "pairs/files"
-    parts = {f"data.{name}": f"{files}/{name}.low,{files}/{name}.up" for name in ("train", "valid", "test")}
+    run = small.translator()
+    parts = small.sides_in(run.parent / "files")
     settings = {"tune.kind": kind, **KINDS[kind], "tune.words": "the"} if kind in ("prompt", "prefix") else KINDS[kind]
     overrides = {**FINE, **parts, "start": str(run), "tune.kind": kind, **settings, "train.steps": 4}
     predictor = regard.train("translate", overrides, out=home / f"pairs-{kind}")
@@ -327,7 +326,7 @@ def test_tune_needs_exactly_one_base(runs, base, capsys):
 
 
 def test_the_wrong_base(runs, base, home, capsys):
-    other = reads.train_run("classify", home / "other", train__steps=2)
+    other = reads.stored_run("classify", train__steps=2)
     code, _, err = run_cli(capsys, "eval", other, "--tune", runs["lora"])
     assert code == 2 and err.count("\n") == 1
     assert f"{runs['lora']} was tuned over {base} (weights " in err and "--force`, whose output may be nonsense" in err
@@ -335,7 +334,7 @@ def test_the_wrong_base(runs, base, home, capsys):
     assert code == 0 and "--force uses it anyway, and the output may be nonsense" in err
     code, _, err = run_cli(capsys, "eval", other, "--force")
     assert code == 2 and "--force applies only to --tune" in err
-    wide = reads.train_run("classify", home / "wide", train__steps=1, model__width=48, model__heads=2)
+    wide = reads.stored_run("classify", train__steps=1, model__width=48, model__heads=2)
     code, _, err = run_cli(capsys, "eval", wide, "--tune", runs["lora"], "--force")  # shapes cannot be forced
     assert (
         code == 2 and err.count("\n") == 1 and f"{wide} cannot be the base of {runs['lora']}: embed.weight is (" in err
@@ -436,10 +435,13 @@ def test_an_unsupported_family_is_named(home, tmp_path):
 
 
 def test_prompts_do_not_work_with_packed_rows(home):
-    files, run = home / "pairs/files", home / "pairs/run"
-    if not run.exists():
-        small.train_translator(home / "pairs", 20, pairs=100)
-    overrides = {**FINE, "data.train": f"{files}/train.low,{files}/train.up", "start": str(run), "data.packed": True}
+    run = small.translator()
+    overrides = {
+        **FINE,
+        "data.train": small.sides_in(run.parent / "files")["data.train"],
+        "start": str(run),
+        "data.packed": True,
+    }
     with pytest.raises(
         UserError, match="tune.kind=prompt goes before a text, but packed rows hold several; set data.pack"
     ):

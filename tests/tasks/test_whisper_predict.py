@@ -35,7 +35,7 @@ from regard.tasks.transcribe.task import new_predictor
 from regard.tasks.whisper.generation import WindowResult
 from regard.tasks.whisper.recordings import SoundWindow
 from regard.tasks.whisper.task import WhisperPredictor
-from regard.tasks.whisper.windows import WindowText, cut_repetition, split_window
+from regard.tasks.whisper.windows import SplitWindow, cut_repetition, split_window
 
 RATE, SECONDS = 16000, 2
 IDS = control_ids(SECONDS)
@@ -257,7 +257,7 @@ def write_long(path: Path, seconds: int) -> str:
 
 def unheard(self: Any, windows: list[SoundWindow], settings: Any) -> list[WindowResult]:
     """In place of decoding: nobody speaks."""
-    return [WindowResult(None, WindowText([], [], each.seconds), None) for each in windows]
+    return [WindowResult(None, SplitWindow([], [], each.seconds), None) for each in windows]
 
 
 @pytest.mark.parametrize("sequential", [True, False])
@@ -398,9 +398,9 @@ def test_segments_of_a_window(predictor: WhisperPredictor) -> None:
     at = target.timestamp
     whole = split_window([at(0), 70, at(0.5), at(0.6), 71, at(1.0)], target, 2.0)
     assert [each[1:] for each in whole.segments] == [(0, 0.5), (pytest.approx(0.6), 1.0)]
-    assert (whole.rest, whole.used) == ([], 2.0)
+    assert (whole.cut, whole.used) == ([], 2.0)
     cut = split_window([at(0), 70, at(0.5), at(0.6), 71], target, 2.0)
-    assert [each[1:] for each in cut.segments] == [(0, 0.5)] and cut.rest == [at(0.6), 71] and cut.used == 0.5
+    assert [each[1:] for each in cut.segments] == [(0, 0.5)] and cut.cut == [at(0.6), 71] and cut.used == 0.5
     assert split_window([70, 71], target, 1.5) == ([([70, 71], 0.0, 1.5)], [], 1.5)
 
 

@@ -18,12 +18,13 @@ def _split_files(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
     return tuple(
-        (each if isinstance(each, str) else str(each),) if isinstance(each, str | PathLike) else each for each in value
+        (names if isinstance(names, str) else str(names),) if isinstance(names, str | PathLike) else names
+        for names in value
     )
 
 
 def _keep(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """A string as it is: pydantic would make a subclass, such as the name of data in memory, a plain one."""
+    """Keep a string unchanged: pydantic would turn a subclass, such as the name of data in memory, into a str."""
     checked = validate(value)
     return value if isinstance(value, str) else checked
 
@@ -32,7 +33,7 @@ Pattern: TypeAlias = Annotated[str, WrapValidator(_keep)]  # a file name, a glob
 
 
 DataFiles: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidator(_split_files)]
-"""The sides of an example (source, target), each a tuple of file patterns."""
+"""The files of each column (source, target): a tuple of file patterns per column."""
 
 
 class Data(Base):
@@ -59,6 +60,6 @@ class TableData(Data):
 
 
 class PackedData(TableData):
-    """Data of tasks with two sides."""
+    """Data of tasks with a source and a target."""
 
     packed: bool = False  # several examples share a row instead of padding

@@ -26,15 +26,15 @@ class MultitaskData(SoundSettings, SquareImages):
     @field_validator("weights")
     @classmethod
     def _check_weights(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for each in value:
-            task, colon, number = each.rpartition(":")
+        for entry in value:
+            task, colon, number = entry.rpartition(":")
             try:
                 valid = bool(colon and task) and math.isfinite(float(number)) and float(number) > 0
             except ValueError:
                 valid = False
             if not valid:
-                raise ValueError(f"data.weights has {each!r}; expected a task and a number above 0, such as dates:2")
-        tasks = [each.rpartition(":")[0] for each in value]
+                raise ValueError(f"data.weights has {entry!r}; expected a task and a number above 0, such as dates:2")
+        tasks = [entry.rpartition(":")[0] for entry in value]
         if len({*tasks}) < len(tasks):
             raise ValueError(f"data.weights names a task twice: {', '.join(value)}; give one weight for each")
         return value
@@ -42,9 +42,9 @@ class MultitaskData(SoundSettings, SquareImages):
     @field_validator("sources")
     @classmethod
     def _check_sources(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for each in value:
-            if each not in EMBEDDED:
-                raise ValueError(f"data.sources has {each!r}; {one_of(each, [*EMBEDDED])}")
+        for source in value:
+            if source not in EMBEDDED:
+                raise ValueError(f"data.sources has {source!r}; {one_of(source, [*EMBEDDED])}")
         if not value or len({*value}) < len(value):
             raise ValueError(f"data.sources is {','.join(value)!r}; expected one or more of {', '.join(EMBEDDED)}")
         return value
@@ -52,7 +52,7 @@ class MultitaskData(SoundSettings, SquareImages):
     @property
     def task_weights(self) -> Mapping[str, float]:
         """The weight of every task; empty: examples are drawn by their number."""
-        return {task: float(number) for task, _, number in (each.rpartition(":") for each in self.weights)}
+        return {task: float(number) for task, _, number in (entry.rpartition(":") for entry in self.weights)}
 
 
 class ContrastiveData(NamedImages, RecordingTable):

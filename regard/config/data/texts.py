@@ -76,18 +76,18 @@ class LabelData(TableData):
     @field_validator("class_weights")
     @classmethod
     def _check_weights(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for each in () if value == ("balanced",) else value:
-            weight = each.rpartition(":")[2].strip()
-            if ":" not in each or not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", weight):
+        for entry in () if value == ("balanced",) else value:
+            weight = entry.rpartition(":")[2].strip()
+            if ":" not in entry or not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", weight):
                 raise ValueError(
-                    f"data.class_weights has {each!r}; expected balanced, or a label, a colon and its weight, such as "
+                    f"data.class_weights has {entry!r}; expected balanced, or a label, a colon and its weight, such as "
                     "spam:3"
                 )
         return value
 
     def weight_table(self) -> dict[str, float]:
         """The weights of the labels that data.class_weights names."""
-        named = (each.rpartition(":") for each in self.class_weights if each != "balanced")
+        named = (entry.rpartition(":") for entry in self.class_weights if entry != "balanced")
         return {label.strip(): float(weight) for label, _, weight in named}
 
 

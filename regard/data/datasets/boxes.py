@@ -16,15 +16,15 @@ from ..source import Source
 from ..sources.boxes import load_image
 from .fields import FieldDataset
 
-CELL = 16  # pixels of the side of a cell: what the budget of a step counts
-TENTHS = 10  # counts are whole numbers: the class weights of a step are counted in tenths
+CELL = 16  # pixels of the side of a cell; the budget of a step counts cells
+TENTHS = 10  # counts are integers, so class weights are counted in tenths
 
 
 class BoxDataset(FieldDataset):
     """The fields are image, boxes and label.
 
-    A batch counts the summed class weights, in tenths: 10 for each object and 1 for each query without one. Its term
-    `boxes` counts the objects.
+    `count` is the sum of the class weights, in tenths: 10 for each object and 1 for each query without an object.
+    `counts["boxes"]` is the number of objects.
     """
 
     def __init__(self, examples: Source, fields: Fields, data: DetectData, train: Train, queries: int) -> None:
@@ -38,7 +38,7 @@ class BoxDataset(FieldDataset):
         return tuple(self.fields.encode(example, rng).values())
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        """The size of an image is known without reading it."""
+        """Reads no image: the annotations have the sizes."""
         image = self.fields.processors["image"]
         assert isinstance(image, ImageProcessor)
         sizes = []

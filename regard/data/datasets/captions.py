@@ -22,9 +22,9 @@ MAX_PATCHES = 1 << 20  # images are never too large to train on: they are resize
 
 
 class CaptionDataset(Dataset):
-    """The budget of a step counts patches or, of a longer caption, tokens.
+    """The budget of a step counts the patches of an image or the tokens of its caption, whichever are more.
 
-    Pixels stay in memory as bytes, unless training changes the images.
+    Pixels stay in memory as bytes, unless training augments the images.
     """
 
     data: CaptionData
@@ -38,7 +38,7 @@ class CaptionDataset(Dataset):
         train: Train,
         max_tokens: int,
     ) -> None:
-        """`max_tokens`: of a caption, END included."""
+        """`max_tokens` is the limit of a caption, including END."""
         super().__init__(examples, data, train)
         self.image, self.tokenizer, self.max_tokens = image, tokenizer, max_tokens
         self.limit = MAX_PATCHES
@@ -60,7 +60,7 @@ class CaptionDataset(Dataset):
         return [np.array([*ids, self.tokenizer.end], np.int32) for ids in self.tokenizer.encode(list(captions))]
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        """No image is read if all have the same size."""
+        """Reads no image if all have the same size."""
         cost, chosen = self.image.fixed_cost, indices.tolist()
         tokens = np.array([len(ids) for ids in self._tokens([self.examples.text(index, 1) for index in chosen])], int)
         patches = [self.image.cost(self._pixels(self.examples[i][0])) if cost is None else cost for i in chosen]
@@ -90,6 +90,6 @@ class CaptionDataset(Dataset):
         return Batch(inputs, sum(map(len, targets)))
 
     def _keep(self, index: int, item: StoredExample) -> None:
-        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        self._encoded_bytes += sum(len(array) if isinstance(array, bytes) else array.nbytes for array in item)
         if self._encoded_bytes <= KEPT_BYTES:
             super()._keep(index, item)

@@ -38,7 +38,7 @@ def pad_rows(rows: Sequence[np.ndarray], padding: int) -> Tensor:
 
 
 def valid_mask(rows: Sequence[np.ndarray]) -> Tensor:
-    """Which positions of rows of these lengths are valid; None if all are."""
+    """True at the positions of tokens, False at padding."""
     lengths = torch.tensor([len(row) for row in rows])
     return torch.arange(int(lengths.max()))[None] < lengths[:, None]
 
@@ -63,23 +63,24 @@ def collate_encoded(
 ) -> Batch:
     """A batch of token ids with END: `source`, `target` (START y, the decoder input) and `labels` (y END, predicted).
 
-    Of padded rows, `labels` has only the valid tokens, and their indices in the flattened table, so that padding gets
-    no logits. Packed tables are `width` wide and have at least `min_rows` rows: shapes that do not change are compiled
-    once. Fields say what is valid only where attention could not tell: not in a target, whose padding comes last, and
-    not in packed rows, where padding has a segment of its own.
+    For padded rows, `labels` has only the valid tokens and their indices in the flattened table, so that padding gets
+    no logits. Packed tables are `width` wide and have at least `min_rows` rows: constant shapes are compiled once. A
+    field has a valid mask only where attention needs it. A causal target needs none, because its padding comes last.
+    Packed rows need none, because padding has its own segment.
     """
     lengths = np.array([[len(x), len(y)] for x, y in zip(sources, targets, strict=True)])
     rows, starts, segments = pack(lengths, width) if width else one_per_row(len(lengths))
     source_layout = RowLayout(lengths[:, 0], rows, starts[:, 0], segments, (min_rows, width))
     target_layout = RowLayout(lengths[:, 1], rows, starts[:, 1], segments, (min_rows, width))
-    own = source_layout.tokens(np.concatenate(sources), source.pad, packed=bool(width))
+    source_inputs = source_layout.tokens(np.concatenate(sources), source.pad, packed=bool(width))
     return Batch(
-        {"source": own, **_target_inputs(targets, target_layout, target, bool(width))}, int(lengths[:, 1].sum())
+        {"source": source_inputs, **_target_inputs(targets, target_layout, target, bool(width))},
+        int(lengths[:, 1].sum()),
     )
 
 
 def prompted_targets(prompts: Sequence[Ids], targets: Sequence[Ids], padding: int) -> dict[str, Inputs]:
-    """The fields `target` and `labels` of token ids with END, after prompts that end in START and are not learned."""
+    """The fields `target` and `labels` of token ids with END, after prompts, which end in START and get no loss."""
     rows = [np.concatenate([prompt, ids[:-1]]) for prompt, ids in zip(prompts, targets, strict=True)]
     table = pad_rows(rows, padding)
     places = [
@@ -145,10 +146,10 @@ def one_per_row(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def pack(lengths: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First-fit decreasing. Returns the row of each example, its start there on each side, and its segment."""
+    """First-fit decreasing. Returns the row of each example, its source and target starts in it, and its segment."""
     count = len(lengths)
     rows, starts, segments = one_per_row(count)
-    used = np.zeros((count, 2), int)  # tokens in each row, per side
+    used = np.zeros((count, 2), int)  # source and target tokens in each row
     held = np.zeros(count, int)  # examples in each row
     begun = 0  # rows in use; the next one is empty
     for i in np.argsort(-lengths.max(1), kind="stable"):

@@ -1,4 +1,4 @@
-"""Pairs of an item and a text as arrays. Equal contents of a side have equal numbers, so that a loss can tell them."""
+"""Pairs of an item and a text as arrays. Equal items, and equal texts, share a number, by which the loss knows them."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ class ItemSide(ABC):
     """One side of a pair: from raw values to arrays, and to the inputs of a model."""
 
     field: str
-    changes_raw = False  # training changes the raw value, so that every epoch encodes it anew
+    changes_raw = False  # training augments the raw value, so every epoch encodes it again
 
     @abstractmethod
     def encode(self, raw: Any, rng: Rng | None = None) -> Array: ...
@@ -42,13 +42,13 @@ class ItemSide(ABC):
 
     @abstractmethod
     def cost(self, examples: Source, index: int) -> int:
-        """What the budget of a step counts, without reading an item if that is possible."""
+        """The size that the budget of a step counts; it does not read the item if possible."""
 
     def encode_all(self, items: Sequence[Any]) -> list[Array]:
-        return [self.encode(each) for each in items]
+        return [self.encode(item) for item in items]
 
     def encode_to_train(self, raw: Any, rng: Rng | None = None) -> Array:
-        """As `encode`, or in less memory."""
+        """As `encode`, possibly in less memory."""
         return self.encode(raw, rng)
 
     def augment(self, encoded: Array, rng: Rng) -> Array:
@@ -62,7 +62,7 @@ class TextSide(ItemSide):
 
     tokenizer: Tokenizer
     room: int
-    place: int = 1  # the side of an example
+    place: int = 1  # the field of an example
     field: str = "text"
 
     def encode(self, raw: str, rng: Rng | None = None) -> Array:
@@ -80,7 +80,7 @@ class TextSide(ItemSide):
 
 @dataclass(frozen=True)
 class ImageSide(ItemSide):
-    """Images as their processor reads them. Those that training augments are encoded anew in every epoch."""
+    """Images as their processor reads them. Augmented images are encoded again in every epoch."""
 
     image: ImageProcessor
     field: str = "image"
@@ -110,14 +110,14 @@ class ImageSide(ItemSide):
 
 @dataclass(frozen=True)
 class SoundSide(ItemSide):
-    """Frames stay in memory, unless training changes the samples. SpecAugment masks a copy."""
+    """Frames stay in memory, unless training augments the samples. SpecAugment masks a copy."""
 
     sound: SoundFrames
     field: str = "sound"
 
     @property
     def changes_raw(self) -> bool:  # type: ignore[override]
-        return self.sound.encodes_anew
+        return self.sound.augments_samples
 
     def encode(self, raw: Any, rng: Rng | None = None) -> Array:
         return self.sound.encode(raw, rng)
@@ -156,7 +156,7 @@ class ContrastiveDataset(Dataset):
             yield item, row, numbers
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        """No image and no recording is read, if its size is known without."""
+        """Reads an image or a recording only if its size is not known otherwise."""
         chosen = indices.tolist()
         texts = self.text.tokenizer.encode([self.examples.text(index, self.text.place) for index in chosen])
         lengths = np.array([len(ids) for ids in texts])
@@ -176,8 +176,8 @@ class ContrastiveDataset(Dataset):
             changed = [self.source.encode_to_train(raw, rng) for (raw, _), rng in zip(pairs, generators, strict=True)]
             items = list(self._encoded(chosen, pairs, changed))
         else:
-            found = zip(self.encoded(indices), generators, strict=True)
-            items = [(self.source.augment(item, rng), *rest) for (item, *rest), rng in found]
+            stored = zip(self.encoded(indices), generators, strict=True)
+            items = [(self.source.augment(item, rng), *rest) for (item, *rest), rng in stored]
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
@@ -192,13 +192,13 @@ class ContrastiveDataset(Dataset):
         return Batch(inputs, len(items))
 
     def _keep(self, index: int, item: StoredExample) -> None:
-        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        self._encoded_bytes += sum(len(array) if isinstance(array, bytes) else array.nbytes for array in item)
         if self._encoded_bytes <= KEPT_BYTES:
             super()._keep(index, item)
 
 
 def content_number(raw: Any, index: int) -> int:
-    """Equal for equal texts, paths and bytes; other content in memory has the number of its example."""
+    """A number that is equal for equal texts, paths and bytes; for other objects in memory, the example's index."""
     if isinstance(raw, str | PathLike):
         content = " ".join(fspath(raw).split()).encode("utf-8", "surrogateescape")
     else:

@@ -28,8 +28,8 @@ EVAL_TOKENS = 1 << 14  # of a batch in evaluation
 class Corpus:
     """Encoded text, from the cache or encoded now. `fallback` is the cache folder if data.cache cannot be written.
 
-    `bytes`, `characters` and `words` are counts of the raw text, without END. In a stream, END stands for the end of
-    a line and counts as one of each.
+    `bytes`, `characters` and `words` count the raw text, without END. In a stream, END replaces a newline and counts
+    as one of each.
     """
 
     def __init__(self, texts: Documents, tokenizer: Tokenizer, fallback: Path | None = None) -> None:
@@ -69,10 +69,10 @@ class Corpus:
 def build_window(
     corpus: Corpus, begins: np.ndarray, width: int, valid: np.ndarray | None = None, reset: np.ndarray | None = None
 ) -> Batch:
-    """Rows of `width` tokens to predict, from these offsets on: `text` and `labels`, of which only `valid` ones count.
+    """Rows of `width` tokens to predict, from these offsets on: `text` and `labels`. Only `valid` labels count.
 
-    `text` has positions and segments if a document begins within a row. With `reset`, the rows are for a model with
-    memory: its memory crosses document borders within a row, and is reset in these rows.
+    `text` has positions and segments if a document begins within a row. `reset` is for a model with memory: its memory
+    crosses document borders within a row, and these rows reset it.
     """
     offsets = begins[:, None] + np.arange(-1, width)
     rows = corpus.ids[offsets.clip(0, len(corpus) - 1)].astype(np.int64)
@@ -100,8 +100,8 @@ def build_window(
 class CorpusSampler(StepSampler):
     """The base of both samplers: a number of windows of equal width for each step.
 
-    The examples of a step are the offsets where its windows begin. A window needs no encoding, so the sampler makes
-    the batches as well.
+    The examples of a step are the offsets where its windows begin. A window needs no encoding, so the sampler also
+    builds the batches.
     """
 
     def __init__(self, corpus: Corpus, data: TextData, train: Train) -> None:
@@ -110,7 +110,7 @@ class CorpusSampler(StepSampler):
         self.rows = train.batch or max(train.tokens // self.width, 1)
 
     def pools(self, epoch: int, index: int = 0) -> Iterator[Pool]:
-        """One: all windows cost the same."""
+        """A single pool: all windows cost the same."""
         yield Pool(epoch, 0, np.zeros(0, np.int64))
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
@@ -161,8 +161,8 @@ class WindowSampler(CorpusSampler):
 class ContiguousSampler(CorpusSampler):
     """For a model with memory: every row reads its own part of the text, window after window.
 
-    Rows cross document borders, which START marks. The first windows of an epoch reset the memory. A row is always in
-    the micro-batch of the same number, and so in the same process, which has its memory.
+    Rows cross document borders, which START marks. The first windows of an epoch reset the memory. A row stays in the
+    micro-batch of the same number, so its memory stays in one process.
     """
 
     def plan(self, pool: Pool, index: int = 0) -> Iterator[Step]:
@@ -186,8 +186,8 @@ class ContiguousSampler(CorpusSampler):
 def evaluation_windows(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[Batch]:
     """Windows in which every token is predicted once.
 
-    They are adjacent, or `stride` tokens apart: then all but the first `context` tokens are predicted from at least
-    `context - stride` tokens before them.
+    Windows are adjacent, or begin `stride` tokens apart. Then all but the first `context` tokens are predicted from at
+    least `context - stride` tokens before them.
     """
     width = min(context, len(corpus))
     stride = min(stride or width, width)

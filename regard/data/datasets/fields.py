@@ -14,14 +14,14 @@ from ..dataset import Dataset, EncodedExample, Measured, StoredExample
 from ..rng import ExampleRng
 from ..source import Source
 
-KEPT_BYTES = 1 << 31  # of encoded examples that stay in memory: images and sounds are large
+KEPT_BYTES = 1 << 31  # bytes of encoded examples that stay in memory: images and sounds are large
 
 
 class FieldDataset(Dataset):
-    """The processors of `fields` are in the order of an example's sides.
+    """The processors of `fields` are in the order of an example's fields.
 
-    Augmentation changes raw examples, so with `augmented` every batch encodes its examples anew. The cost of an example
-    is that of the field that costs most, without augmentation.
+    Augmentation changes raw examples, so with `augmented` every batch encodes its examples again. The cost of an
+    example is that of its most expensive field, without augmentation.
     """
 
     def __init__(self, examples: Source, fields: Fields, data: Data, train: Train, augmented: bool = False) -> None:
@@ -33,10 +33,10 @@ class FieldDataset(Dataset):
         return (self._encode(index) for index in indices)
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        return super().measure(indices, keep and not self.augmented)  # what is encoded anew need not stay in memory
+        return super().measure(indices, keep and not self.augmented)  # augmented examples are encoded again anyway
 
     def _keep(self, index: int, item: StoredExample) -> None:
-        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        self._encoded_bytes += sum(len(array) if isinstance(array, bytes) else array.nbytes for array in item)
         if self._encoded_bytes <= KEPT_BYTES:
             super()._keep(index, item)
 
@@ -60,7 +60,7 @@ class FieldDataset(Dataset):
         return Batch(inputs, self.count(inputs))
 
     def count(self, inputs: Mapping[str, Inputs]) -> int:
-        """What the summed loss is divided by: the examples, unless a task counts something else."""
+        """The divisor of the summed loss: the number of examples, unless a task counts something else."""
         return len(next(iter(inputs.values())))
 
     def _by_field(self, item: EncodedExample) -> dict[str, np.ndarray]:

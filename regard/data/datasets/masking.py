@@ -37,7 +37,7 @@ class Masker:
         self.ordinary_ids = np.array([number for number in range(tokenizer.size) if number not in control])
 
     def encode_groups(self, texts: Sequence[str]) -> Iterable[tuple[Ids, Ids]]:
-        """The tokens of each text, and the group of each token. A group is masked together (data.whole_words)."""
+        """The tokens of each text, and the group of each token. Tokens of a group are masked together (whole words)."""
         if not self.data.whole_words:
             for ids in self.tokenizer.encode(texts):
                 yield np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)
@@ -47,37 +47,37 @@ class Masker:
             flat = np.array([token for tokens in words for token in tokens], np.int32)
             yield flat, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
-    def mask_texts(self, texts: Sequence[tuple[Ids, ...]], draws: ExampleRng) -> tuple[Ids, Ids]:
-        """The concatenated texts with some tokens replaced, and the original of these (IGNORED elsewhere).
+    def mask_texts(self, texts: Sequence[tuple[Ids, ...]], rng: ExampleRng) -> tuple[Ids, Ids]:
+        """The concatenated texts with some tokens replaced, and the original tokens there (IGNORED elsewhere).
 
-        `draws` has a random stream for each text.
+        `rng` has a random stream for each text.
         """
-        ids, groups = (np.concatenate(side) for side in zip(*texts, strict=True))
+        ids, groups = (np.concatenate(arrays) for arrays in zip(*texts, strict=True))
         lengths = np.array([len(ids) for ids, _ in texts])
-        chosen = self._choose_positions(groups, lengths, draws.branch(0))
-        draw = draws.branch(1).uniform(lengths)
-        masked = np.where(chosen & (draw < MASKED_SHARE), self.mask, ids)
-        random = chosen & (draw >= MASKED_SHARE) & (draw < MASKED_SHARE + RANDOM_SHARE)
-        others = draws.branch(2).uniform(lengths)[random] * len(self.ordinary_ids)
+        chosen = self._choose_positions(groups, lengths, rng.branch(0))
+        chance = rng.branch(1).uniform(lengths)
+        masked = np.where(chosen & (chance < MASKED_SHARE), self.mask, ids)
+        random = chosen & (chance >= MASKED_SHARE) & (chance < MASKED_SHARE + RANDOM_SHARE)
+        others = rng.branch(2).uniform(lengths)[random] * len(self.ordinary_ids)
         masked[random] = self.ordinary_ids[others.astype(np.int64)]
         return masked, np.where(chosen, ids, IGNORED)
 
-    def _choose_positions(self, groups: Ids, lengths: np.ndarray, draws: ExampleRng) -> np.ndarray:
-        """Choose groups of each text in random order until it has its share, at least one.
+    def _choose_positions(self, groups: Ids, lengths: np.ndarray, rng: ExampleRng) -> np.ndarray:
+        """Choose groups of each text in random order until data.masked of its tokens are chosen, at least one.
 
-        A long word that would exceed the share is passed over. Vectorized: all texts choose their first group
-        together, then their second, and so on.
+        A long word that would exceed this number is skipped. Vectorized: all texts choose their first group together,
+        then their second, and so on.
         """
-        texts, wanted = np.arange(len(lengths)), np.maximum(np.rint(self.data.masked * lengths), 1)
+        texts, quota = np.arange(len(lengths)), np.maximum(np.rint(self.data.masked * lengths), 1)
         text_of = np.repeat(texts, lengths)
         begins = np.flatnonzero(np.diff(text_of, prepend=-1) | np.diff(groups, prepend=-1))
         sizes, text_of = np.diff(begins, append=len(groups)), text_of[begins]
-        order = np.lexsort((draws.uniform(np.bincount(text_of, minlength=len(lengths))), text_of))
+        order = np.lexsort((rng.uniform(np.bincount(text_of, minlength=len(lengths))), text_of))
         turn, last = (np.searchsorted(text_of, texts, side) for side in ("left", "right"))
         chosen, count = np.zeros(len(sizes), bool), np.zeros(len(lengths), int)
-        while len(texts := texts[(turn[texts] < last[texts]) & (count[texts] < wanted[texts])]):
+        while len(texts := texts[(turn[texts] < last[texts]) & (count[texts] < quota[texts])]):
             group = order[turn[texts]]
-            fits = (count[texts] == 0) | (count[texts] + sizes[group] <= wanted[texts])
+            fits = (count[texts] == 0) | (count[texts] + sizes[group] <= quota[texts])
             chosen[group[fits]] = True
             count[texts[fits]] += sizes[group[fits]]
             turn[texts] += 1
@@ -115,7 +115,7 @@ class MaskedDataset(Dataset):
                 yield ids, groups
         if self.data.next_sentence:
             following = self.masker.encode_groups(next_lines)
-            yield from (own + other for own, other in zip(lines, following, strict=True))
+            yield from (line + next_line for line, next_line in zip(lines, following, strict=True))
 
     def _next_line(self, index: int) -> str:
         """The line that follows in the same document, or ""."""
@@ -123,25 +123,25 @@ class MaskedDataset(Dataset):
             return ""
         return self.examples.text(index + 1, 0)
 
-    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], rng: ExampleRng) -> list[EncodedExample]:
         if not self.data.next_sentence:
-            return self._rows([[item] for item in items], np.zeros(0, int), draws)
-        replaced, partners = self._random_partners(draws, np.array([not len(item[2]) for item in items]))
+            return self._rows([[item] for item in items], np.zeros(0, int), rng)
+        replaced, partners = self._random_partners(rng, np.array([not len(item[2]) for item in items]))
         others = iter(self.encoded(partners[replaced]))
         seconds = [next(others)[:2] if other else item[2:] for item, other in zip(items, replaced, strict=True)]
         pairs = [[item[:2], second] for item, second in zip(items, seconds, strict=True)]
-        return self._rows(pairs, np.where(replaced, NOT_NEXT, IS_NEXT), draws)
+        return self._rows(pairs, np.where(replaced, NOT_NEXT, IS_NEXT), rng)
 
-    def _random_partners(self, draws: ExampleRng, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which lines get a random one in place of the next, those without a next one always; and that line."""
-        return last | (draws.branch(0).uniform() < 0.5), draws.branch(1).below(len(self.examples))
+    def _random_partners(self, rng: ExampleRng, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which lines get a random partner instead of the next line, and the partners. Last lines always get one."""
+        return last | (rng.branch(0).uniform() < 0.5), rng.branch(1).below(len(self.examples))
 
-    def _rows(self, rows: list[list[EncodedExample]], classes: np.ndarray, draws: ExampleRng) -> list[EncodedExample]:
-        """Each row as START, and its texts with END after each."""
-        draws = draws.branch(2).split(len(rows[0]))
-        begins = iter(draws.branch(3).uniform().tolist())
+    def _rows(self, rows: list[list[EncodedExample]], classes: np.ndarray, rng: ExampleRng) -> list[EncodedExample]:
+        """Each row as START and its texts, each followed by END."""
+        rng = rng.branch(2).split(len(rows[0]))
+        begins = iter(rng.branch(3).uniform().tolist())
         texts = [text for row in rows for text in self._windows(row, [next(begins) for _ in row])]
-        masked, originals = self.masker.mask_texts(texts, draws)
+        masked, originals = self.masker.mask_texts(texts, rng)
         lengths = np.array([len(ids) for ids, _ in texts]).reshape(len(rows), -1)
         number = np.arange(lengths.size).reshape(lengths.shape)  # of each text: the number of ENDs before it
         places = np.arange(len(masked)) + np.repeat(number + np.arange(len(rows))[:, None] + 1, lengths.ravel())
@@ -155,8 +155,8 @@ class MaskedDataset(Dataset):
         next_sentence = classes.reshape(len(rows), -1)  # empty rows for single lines
         bounds = map(slice, [0, *ends[:-1]], ends)
         return [
-            MaskedRow(tokens[own], labels[own], token_types[own], last)
-            for own, last in zip(bounds, next_sentence, strict=True)
+            MaskedRow(tokens[span], labels[span], token_types[span], label)
+            for span, label in zip(bounds, next_sentence, strict=True)
         ]
 
     def _windows(self, row: list[EncodedExample], chances: list[float]) -> Iterable[EncodedExample]:
@@ -172,7 +172,9 @@ class MaskedDataset(Dataset):
         return self.augment(self.encoded(indices), ExampleRng.of(seed, 0, indices))
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
-        """Of a line the row; with data.next_sentence its own tokens, and the row with the next line, 1 without one."""
+        """The size of the row, twice. With data.next_sentence: the tokens of the line, and the size of the row with
+        the next line, or 1 without a next line.
+        """
         if not self.data.next_sentence:
             return (size := min(len(item[0]), self.max_tokens) + self.control_tokens), size
         both = min(len(item[0]) + len(item[2]), self.max_tokens) + self.control_tokens
@@ -184,14 +186,14 @@ class MaskedDataset(Dataset):
         return self._random_partners(ExampleRng.of(self.train.seed, epoch, examples), np.zeros(len(examples), bool))[1]
 
     def epoch_sizes(self, epoch: int, examples: np.ndarray, sizes: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """With data.next_sentence, the rows with the random lines that this epoch draws."""
-        own = sizes(examples)
+        """With data.next_sentence, the sizes of rows with the random partners of this epoch."""
+        measured = sizes(examples)
         if not self.data.next_sentence:
-            return own
-        draws, last = ExampleRng.of(self.train.seed, epoch, examples), own[:, 1] == 1
-        replaced, partners = self._random_partners(draws, last)
-        random = np.minimum(own[:, 0] + sizes(partners)[:, 0], self.max_tokens) + self.control_tokens
-        return np.repeat(np.where(replaced, random, own[:, 1])[:, None], 2, 1)
+            return measured
+        rng, last = ExampleRng.of(self.train.seed, epoch, examples), measured[:, 1] == 1
+        replaced, partners = self._random_partners(rng, last)
+        random = np.minimum(measured[:, 0] + sizes(partners)[:, 0], self.max_tokens) + self.control_tokens
+        return np.repeat(np.where(replaced, random, measured[:, 1])[:, None], 2, 1)
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
         tokens, labels, token_types, next_sentence = zip(*items, strict=True)

@@ -28,7 +28,7 @@ class MixedImages(FieldDataset):
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None  # of an epoch, and the places of examples in it
 
     def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
-        """In training as bytes, a quarter of the memory, unless normalized pixels are mixed or erased."""
+        """In training, bytes take a quarter of the memory of floats; mixed or erased pixels are normalized floats."""
         image, label = self.fields.processors["image"], self.fields.processors["label"]
         mixed = self.data.mixup or self.data.cutmix
         if rng is None or mixed or not isinstance(image, ImageProcessor) or image.erase:
@@ -48,9 +48,9 @@ class MixedImages(FieldDataset):
         if not (self.data.mixup or self.data.cutmix):
             return super().batch(indices, epoch)
         partners, count = self.mixed_with(indices, epoch), len(indices)
-        each, places = np.unique(np.concatenate([indices, partners]), return_inverse=True)
-        generators = ExampleRng.of(self.train.seed, epoch, each).generators()
-        items = [self._encode(index, rng) for index, rng in zip(each.tolist(), generators, strict=True)]
+        distinct, places = np.unique(np.concatenate([indices, partners]), return_inverse=True)
+        generators = ExampleRng.of(self.train.seed, epoch, distinct).generators()
+        items = [self._encode(index, rng) for index, rng in zip(distinct.tolist(), generators, strict=True)]
         both = self.collate([items[place] for place in places])
         image, label = both["image"], both["label"].values
         values, shares = image.values[:count].clone(), torch.ones(count)
@@ -93,7 +93,7 @@ def mix(
     if not cut:
         return share * image + (1 - share) * other, share
     height, width = image.shape[1:]
-    down, across = (round(side * np.sqrt(1 - share)) for side in (height, width))
+    down, across = (round(size * np.sqrt(1 - share)) for size in (height, width))
     y, x = int(rng.integers(height)), int(rng.integers(width))
     top, left = max(y - down // 2, 0), max(x - across // 2, 0)
     bottom, right = min(y + down - down // 2, height), min(x + across - across // 2, width)

@@ -1,4 +1,4 @@
-"""Examples of several kinds of inputs in one training: a data set for each kind, and steps that hold all kinds."""
+"""Examples of several modalities in one training: a data set for each, and steps that contain all of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +14,10 @@ from ..sources.task_mixture import TaskMixture
 
 
 class MultitaskDataset(Dataset):
-    """Every kind has a data set of its own; a batch has examples of one kind.
+    """Every modality has its own data set; a batch has examples of one modality.
 
-    Sizes are positions that enter the layers that all kinds share: `strides` has the units of a kind (tokens, patches,
-    frames) in one position.
+    Sizes count positions of the shared layers: `strides` has the units of a modality (tokens, patches, frames) per
+    position.
     """
 
     examples: TaskMixture
@@ -31,31 +31,31 @@ class MultitaskDataset(Dataset):
         train: Train,
     ) -> None:
         super().__init__(mixture, data, train)
-        self.members = [members[kind] for kind in mixture.kinds]
-        self.strides = [strides[kind] for kind in mixture.kinds]
-        self.limit = max(-(-each.limit // stride) for each, stride in zip(self.members, self.strides, strict=True))
-        self.limit_key = " or ".join(dict.fromkeys(each.limit_key for each in self.members))
+        self.members = [members[modality] for modality in mixture.modalities]
+        self.strides = [strides[modality] for modality in mixture.modalities]
+        self.limit = max(-(-member.limit // stride) for member, stride in zip(self.members, self.strides, strict=True))
+        self.limit_key = " or ".join(dict.fromkeys(member.limit_key for member in self.members))
         self.curriculum = bool(getattr(data, "curriculum", False))
 
-    def kinds(self, examples: np.ndarray) -> np.ndarray:
-        """The number of the kind of each example."""
-        kinds: np.ndarray = self.examples.kind_of[examples]
-        return kinds
+    def modalities(self, examples: np.ndarray) -> np.ndarray:
+        """The number of the modality of each example."""
+        modalities: np.ndarray = self.examples.modality_numbers[examples]
+        return modalities
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         sizes, shortened = np.zeros((len(indices), 2), np.int64), np.zeros(len(indices), bool)
-        kinds = self.kinds(indices)
+        modalities = self.modalities(indices)
         for number, (member, stride) in enumerate(zip(self.members, self.strides, strict=True)):
-            own = np.flatnonzero(kinds == number)
-            if len(own):
-                found = member.measure(self.examples.places[indices[own]], keep)
-                long = found.sizes.max(1) > member.limit
-                sizes[own] = np.where(long[:, None], self.limit + 1, -(-found.sizes // stride))
-                shortened[own] = found.shortened
+            places = np.flatnonzero(modalities == number)
+            if len(places):
+                measured = member.measure(self.examples.places[indices[places]], keep)
+                long = measured.sizes.max(1) > member.limit
+                sizes[places] = np.where(long[:, None], self.limit + 1, -(-measured.sizes // stride))
+                shortened[places] = measured.shortened
         return Measured(indices, sizes, shortened, np.ones(len(indices), np.int64))
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
-        member = self.members[int(self.kinds(indices[:1])[0])]
+        member = self.members[int(self.modalities(indices[:1])[0])]
         return replace(member.batch(self.examples.places[indices], epoch), examples=tuple(indices.tolist()))
 
     def cache_encoded(self) -> None:
@@ -63,10 +63,10 @@ class MultitaskDataset(Dataset):
             member.cache_encoded()
 
     def describe_too_long(self) -> str:
-        return "; or ".join(dict.fromkeys(each.describe_too_long() for each in self.members))
+        return "; or ".join(dict.fromkeys(member.describe_too_long() for member in self.members))
 
     def describe_shortened(self) -> str:
-        return next(each.describe_shortened() for each in self.members if each.limit_key != "data.max_tokens")
+        return next(member.describe_shortened() for member in self.members if member.limit_key != "data.max_tokens")
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         raise NotImplementedError  # the members encode
@@ -76,30 +76,30 @@ class MultitaskDataset(Dataset):
 
 
 class MultitaskSampler(BudgetSampler):
-    """Steps that hold each kind by its share of the pool, in micro-batches of one kind each.
+    """Steps that contain each modality by its share of the pool, in micro-batches of one modality.
 
-    So every step has gradients of all kinds, as far as there are examples. A step of `accumulate` has that many
-    micro-batches of every kind.
+    So every step has gradients of all modalities, as long as there are examples. With `accumulate`, a step has that
+    many micro-batches of every modality.
     """
 
     dataset: MultitaskDataset
 
     def plan(self, pool: Pool, index: int = 0) -> Sequence[Step]:
         sizes = self.dataset.epoch_sizes(pool.epoch, pool.examples, self.costs.of)
-        longer, kinds = sizes.max(1), self.dataset.kinds(pool.examples)
+        longer, modalities = sizes.max(1), self.dataset.modalities(pool.examples)
         fits = longer <= self.costs.limit
         curriculum = self.dataset.curriculum and not pool.epoch
         rng = np.random.default_rng([self.train.seed, pool.epoch, pool.begin // self.pool_size + 1])
         whole = int(longer[fits].sum())
         columns: list[list[np.ndarray]] = []
-        for kind in range(len(self.dataset.members)):
-            own = np.flatnonzero((kinds == kind) & fits)
-            if len(own):
-                share = longer[own].sum() / whole, len(own) / max(int(fits.sum()), 1)
-                groups = self._groups(own, sizes, longer, share)
+        for number in range(len(self.dataset.members)):
+            examples = np.flatnonzero((modalities == number) & fits)
+            if len(examples):
+                share = longer[examples].sum() / whole, len(examples) / max(int(fits.sum()), 1)
+                groups = self._groups(examples, sizes, longer, share)
                 order = range(len(groups)) if curriculum else rng.permutation(len(groups))
                 columns.append([groups[i] for i in order])
-        steps = interleave(columns)
+        steps = spread_groups(columns)
         read = np.cumsum([sum(map(len, step)) for step in steps], dtype=int)
         ends = pool.begin + len(pool.examples) - int(fits.sum()) + read
         begin = first_step(ends, pool, index)
@@ -108,10 +108,10 @@ class MultitaskSampler(BudgetSampler):
         ]
 
     def _groups(
-        self, own: np.ndarray, sizes: np.ndarray, longer: np.ndarray, share: tuple[float, float]
+        self, examples: np.ndarray, sizes: np.ndarray, longer: np.ndarray, share: tuple[float, float]
     ) -> list[np.ndarray]:
-        """The examples of one kind, of which each step gets a group: its share of the costs, or of the examples."""
-        order = own[alternate_sort(longer[own], sizes[own, 0] - sizes[own, 1])]
+        """The examples of one modality in groups, one per step: a share of the token budget, or of the examples."""
+        order = examples[alternate_sort(longer[examples], sizes[examples, 0] - sizes[examples, 1])]
         tokens, batch = max(int(self.train.tokens * share[0]), 1), self.train.batch
         some = max(round(batch * share[1]), 1) if batch else 0
         return [order[group] for group in group_by_budget(longer[order], tokens, some)]
@@ -122,7 +122,7 @@ class MultitaskSampler(BudgetSampler):
         return Step(pool.epoch, int(end), cost, tuple(pool.examples[part] for part in parts))
 
 
-def interleave(columns: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+def spread_groups(columns: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
     """As many steps as the longest column has groups; the groups of shorter columns are spread evenly over them."""
     count = max(map(len, columns), default=0)
     steps: list[list[np.ndarray]] = [[] for _ in range(count)]

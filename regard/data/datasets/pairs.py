@@ -14,7 +14,7 @@ from .collate import collate_encoded
 
 
 class PairDataset(Dataset):
-    """Pairs of texts, each with its END. No side is longer than `context`, the positions of the model."""
+    """Pairs of texts, each with END. Sources and targets have at most `context` tokens, the positions of the model."""
 
     data: PackedData
 
@@ -33,11 +33,11 @@ class PairDataset(Dataset):
         self.source, self.target, self.sorted = source, target, not data.packed
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
-        sides, texts = [], [self.examples[i] for i in indices]
-        for tokenizer, side in ((self.source, 0), (self.target, 1)):
-            rows = tokenizer.encode([text[side] for text in texts])
-            sides.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
-        return zip(*sides, strict=True)
+        columns, pairs = [], [self.examples[i] for i in indices]
+        for tokenizer, field in ((self.source, 0), (self.target, 1)):
+            rows = tokenizer.encode([pair[field] for pair in pairs])
+            columns.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
+        return zip(*columns, strict=True)
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
         width = self.data.max_tokens if self.data.packed else 0

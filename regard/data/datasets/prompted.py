@@ -1,4 +1,4 @@
-"""Inputs of one processor with their targets, each after a prompt of its own."""
+"""Inputs of one processor with their targets; each target follows its own prompt."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ class EndedText(TextProcessor):
 
 
 class PromptedDataset(Dataset):
-    """The budget of a step counts what the processor counts, or the tokens of a longer target.
+    """The budget of a step counts the units of the processor or the tokens of the target, whichever are more.
 
-    Inputs stay in memory once encoded, unless training changes them (`augmented`).
+    Inputs stay in memory once encoded, unless training augments them (`augmented`).
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class PromptedDataset(Dataset):
         return Batch(inputs, sum(map(len, targets)))
 
     def _keep(self, index: int, item: StoredExample) -> None:
-        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        self._encoded_bytes += sum(len(array) if isinstance(array, bytes) else array.nbytes for array in item)
         if self._encoded_bytes <= KEPT_BYTES:
             super()._keep(index, item)
 
 
 class PromptedImages(PromptedDataset):
-    """No image is read to be measured: all have the same size, and only targets may be too long."""
+    """Measuring reads no image: all have the same size, and only targets may be too long."""
 
     source: ImageProcessor
 

@@ -47,7 +47,7 @@ def add_start_ends(tokenizer: Tokenizer, ids: Sequence[int], pair: Sequence[int]
 def pad_texts(rows: Sequence[Ids], tokenizer: Tokenizer, token_types: int) -> Inputs:
     """Rows of texts and of pairs as one field. The tokens after the first END of a pair have the token type 1.
 
-    A model with fewer `token_types` than two cannot tell the texts apart; END stands between them.
+    A model with fewer than two `token_types` has only the END between the texts to distinguish them.
     """
     pairs = token_types > 1 and any(np.count_nonzero(row == tokenizer.end) > 1 for row in rows)
     types = [((row == tokenizer.end).cumsum() - (row == tokenizer.end)).clip(0, 1) for row in rows] if pairs else None
@@ -55,9 +55,9 @@ def pad_texts(rows: Sequence[Ids], tokenizer: Tokenizer, token_types: int) -> In
 
 
 class LabeledTextDataset(Dataset):
-    """Texts, or pairs of texts, with a target each. Texts that are too long are truncated, and counted.
+    """Texts, or pairs of texts, with one target each. Texts that are too long are truncated, and counted.
 
-    A step takes texts of any length: where labels go with lengths, sorted steps have few labels each, and learn worse.
+    Steps are not sorted by length: where labels correlate with length, sorted steps see few labels and learn worse.
     """
 
     data: LabelData
@@ -85,18 +85,18 @@ class LabeledTextDataset(Dataset):
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         examples = [self.examples[i] for i in indices]
-        rows = encode_rows(self.tokenizer, [(each[0], *each[2:]) for each in examples], self.max_tokens)
+        rows = encode_rows(self.tokenizer, [(example[0], *example[2:]) for example in examples], self.max_tokens)
         for i, (row, cut), example in zip(indices, rows, examples, strict=True):
             if cut:
                 self.shortened.add(i)
             yield row, self.target.encode(example[1])
 
-    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], rng: ExampleRng) -> list[EncodedExample]:
         """With data.token_masking, replace random tokens by <mask>; START and END stay."""
         if not self.data.token_masking:
             return items
         flat, lengths = np.concatenate([ids for ids, _ in items]), np.array([len(ids) for ids, _ in items])
-        ends, masked = lengths.cumsum(), draws.uniform(lengths) < self.data.token_masking
+        ends, masked = lengths.cumsum(), rng.uniform(lengths) < self.data.token_masking
         masked[ends - lengths] = False
         flat[masked & (flat != self.tokenizer.end)] = self.mask
         return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
@@ -115,7 +115,7 @@ class LabeledTextDataset(Dataset):
 
 
 def encode_rows(tokenizer: Tokenizer, items: Sequence[Sequence[str]], room: int) -> Iterator[tuple[Ids, bool]]:
-    """The row of each text or pair, and whether it was cut to `room` tokens: of a pair, the longer text first."""
+    """The row of each text or pair, and whether it was truncated to `room` tokens; in a pair, the longer text first."""
     flat = iter(tokenizer.encode([text for item in items for text in item]))
     for item in items:
         texts = [next(flat) for _ in item]
@@ -139,7 +139,7 @@ def fit_lengths(lengths: Sequence[int], max_tokens: int) -> list[int]:
 
 
 class WordWindow(NamedTuple):
-    """Words that share a row: first to last. Those from scored_first to scored_last are predicted there."""
+    """Words first to last share a row. Words scored_first to scored_last are predicted in it."""
 
     first: int
     last: int
@@ -184,7 +184,7 @@ class SentenceRows(NamedTuple):
 
 
 def encode_sentence(tokenizer: Tokenizer, words: list[list[int]], max_tokens: int, overlap: int) -> SentenceRows:
-    """The rows of a sentence, and in which row and where each word begins."""
+    """The rows of a sentence, and the row and column where each word begins."""
     words = [tokens[:max_tokens] for tokens in words]
     rows: list[Ids] = []
     word_positions = []
@@ -237,11 +237,13 @@ class TaggedDataset(Dataset):
     def row(self, item: EncodedExample, number: int) -> EncodedExample:
         tokens, labels, lengths = item
         begin = int(lengths[:number].sum())
-        own = slice(begin, begin + int(lengths[number]))
-        return tokens[own], labels[own], lengths[number : number + 1]
+        span = slice(begin, begin + int(lengths[number]))
+        return tokens[span], labels[span], lengths[number : number + 1]
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        rows, tags = ([row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1))
+        rows, tags = (
+            [row for item in items for row in np.split(item[field], item[2].cumsum()[:-1])] for field in (0, 1)
+        )
         inputs = {"text": pad_tokens(rows, self.tokenizer.pad), "tags": pad_labels(tags)}
         return Batch(inputs, sum(int(np.count_nonzero(item[1] != IGNORED)) for item in items))
 

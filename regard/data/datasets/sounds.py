@@ -23,12 +23,12 @@ from .fields import KEPT_BYTES
 STRIDE = 4  # frames of an encoder position
 MEASURED_TEXTS = 1000  # transcripts that are encoded together
 EncodeTargets: TypeAlias = Callable[[Sequence[str]], list[tuple[Ids, Ids]]]
-"""For every transcript the prompt, which ends in START, and the tokens to learn, which end in END."""
+"""For every transcript its prompt, which ends in START, and its target tokens, which end in END."""
 
 
 @dataclass(frozen=True)
 class PlainTranscripts:
-    """Transcripts after START alone."""
+    """Transcripts whose prompt is START alone."""
 
     tokenizer: Tokenizer
 
@@ -38,9 +38,9 @@ class PlainTranscripts:
 
 
 class SoundDataset(Dataset):
-    """The budget of a step counts frames, which are known from the length of a recording.
+    """The budget of a step counts frames, computed from the length of a recording.
 
-    Frames stay in memory, unless training changes the samples (data.speed, data.noise). SpecAugment masks a copy.
+    Frames stay in memory, unless training augments the samples (data.speed, data.noise). SpecAugment masks a copy.
     """
 
     data: SoundSettings
@@ -56,7 +56,7 @@ class SoundDataset(Dataset):
         max_tokens: int,
         ctc: bool = True,
     ) -> None:
-        """`max_tokens`: of a transcript. `ctc`: the transcripts are also learned by CTC, which needs enough frames."""
+        """`max_tokens` limits a transcript. With `ctc`, the loss includes CTC, which needs enough frames."""
         super().__init__(examples, data, train)
         self.sound, self.encode_transcripts, self.padding = sound, encode_transcripts, padding
         self.max_tokens, self.ctc, self.curriculum = max_tokens, ctc, data.curriculum
@@ -73,7 +73,7 @@ class SoundDataset(Dataset):
             yield self.sound.encode(raw), *self.encode_transcripts([text])[0]
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        """No recording is read: their lengths are known."""
+        """Reads no recording: the lengths are known."""
         sizes, short = np.zeros((len(indices), 2), np.int64), np.zeros(len(indices), bool)
         for first in range(0, len(indices), MEASURED_TEXTS):
             chosen = indices[first : first + MEASURED_TEXTS].tolist()
@@ -88,7 +88,7 @@ class SoundDataset(Dataset):
         return Measured(indices, sizes, short, np.ones(len(indices), np.int64))
 
     def _recorded(self, seconds: float) -> int:
-        """Frames without those that fill a window, by which a curriculum sorts; else sizes do not depend on them."""
+        """Frames of a recording without padding to a window. Only a curriculum sorts by them."""
         filled = self.curriculum and self.sound.longest < math.inf
         return max(round(seconds * self.sound.rate) // self.sound.hop, 1) if filled else self.limit
 
@@ -100,11 +100,11 @@ class SoundDataset(Dataset):
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         sound = self.sound
-        if not (sound.encodes_anew or sound.masks):
+        if not (sound.augments_samples or sound.masks):
             return super().batch(indices, epoch)
         generators = ExampleRng.of(self.train.seed, epoch, indices).generators()
         ids: Sequence[tuple[Ids, ...]]
-        if sound.encodes_anew:
+        if sound.augments_samples:
             examples = [self.examples[index] for index in indices.tolist()]
             frames = [sound.encode(raw, rng) for (raw, _), rng in zip(examples, generators, strict=True)]
             ids = self.encode_transcripts([text for _, text in examples])
@@ -112,7 +112,7 @@ class SoundDataset(Dataset):
             items = self.encoded(indices)
             frames = [sound.mask(item[0].copy(), rng) for item, rng in zip(items, generators, strict=True)]
             ids = [item[1:] for item in items]
-        items = [(own, *each) for own, each in zip(frames, ids, strict=True)]
+        items = [(matrix, *tokens) for matrix, tokens in zip(frames, ids, strict=True)]
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
@@ -120,7 +120,7 @@ class SoundDataset(Dataset):
         return collate_transcribed(frames, prompts, targets, self.sound, self.padding)
 
     def _keep(self, index: int, item: tuple[bytes | np.ndarray, ...]) -> None:
-        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        self._encoded_bytes += sum(len(array) if isinstance(array, bytes) else array.nbytes for array in item)
         if self._encoded_bytes <= KEPT_BYTES:
             super()._keep(index, item)
 

@@ -39,9 +39,9 @@ class SpanCorruptor:
         if not len(ids):
             return ids, self._marks[0]
         removed, spans = self._counts(len(ids))
-        kept = len(ids) - removed
+        remaining = len(ids) - removed
         span_lengths = random_composition(removed - spans, spans, rng) + 1  # a span has at least one token
-        gap_lengths = random_composition(kept - (spans - 1), spans + 1, rng)
+        gap_lengths = random_composition(remaining - (spans - 1), spans + 1, rng)
         gap_lengths[1:-1] += 1  # at least one token separates two spans
         bounds = np.cumsum(np.stack([gap_lengths[:-1], span_lengths], 1).ravel()).tolist()
         parts = [ids[begin:end] for begin, end in pairwise([0, *bounds, len(ids)])]  # gap, span, gap, span … gap
@@ -51,14 +51,14 @@ class SpanCorruptor:
         return np.concatenate(source), np.concatenate([*target, marks[-1]])
 
     def sizes(self, tokens: int) -> tuple[int, int]:
-        """The lengths of source and target of a text, both without END; they do not depend on chance."""
+        """The lengths of source and target, both without END; they do not depend on the random numbers."""
         if not tokens:
             return 0, 1
         removed, spans = self._counts(tokens)
         return tokens - removed + spans, removed + spans + 1
 
     def _counts(self, tokens: int) -> tuple[int, int]:
-        """How many tokens are removed, and in how many spans."""
+        """The number of removed tokens, and of spans."""
         removed = min(max(round(self.data.masked * tokens), 1), tokens)
         most = min(removed, tokens - removed + 1, len(self.tokenizer.sentinels) - 1)
         return removed, min(max(round(removed / self.data.span), 1), most)
@@ -95,13 +95,13 @@ class SpanDataset(PairDataset):
         source, target = self.corruptor.sizes(min(len(item[0]), self.max_text_tokens))
         return source + 1, target + 1
 
-    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
-        return [self._corrupt_window(ids, rng) for (ids,), rng in zip(items, draws.generators(), strict=True)]
+    def augment(self, items: list[EncodedExample], rng: ExampleRng) -> list[EncodedExample]:
+        return [self._corrupt_window(ids, generator) for (ids,), generator in zip(items, rng.generators(), strict=True)]
 
     def _corrupt_window(self, ids: Ids, rng: np.random.Generator) -> EncodedExample:
         begin = int(rng.integers(max(len(ids) - self.max_text_tokens, 0) + 1))
-        sides = self.corruptor.corrupt(ids[begin : begin + self.max_text_tokens], rng)
-        return tuple(np.concatenate([side, self._end]) for side in sides)
+        pair = self.corruptor.corrupt(ids[begin : begin + self.max_text_tokens], rng)
+        return tuple(np.concatenate([ids, self._end]) for ids in pair)
 
     def encode_all(self, seed: int) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""

@@ -145,7 +145,7 @@ def _writable_folder(
 
 @dataclass
 class EncodedChunk:
-    """Some parts of texts, encoded by one thread."""
+    """Parts of texts, encoded by one thread."""
 
     ids: bytes
     ends: np.ndarray  # offsets after each END, from the beginning of the chunk
@@ -201,7 +201,7 @@ def prefetch(work: Callable[[Item], Result], items: Iterable[Item], threads: int
 
 
 def encoding_threads() -> int:
-    """The threads that encode; 0 with a single processor: the reader then encodes itself."""
+    """The number of encoding threads; 0 with a single processor: the reading thread then encodes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8) if cores > 1 else 0
 
@@ -233,7 +233,7 @@ def _encode_job(encoder: CachedEncoder, job: list[TextPart], stream: bool) -> En
 
 
 def _raw_counts(job: list[TextPart], lines: int) -> Counter[str]:
-    """Counts of the raw text, and of `lines` line ends, for which END stands."""
+    """Counts of the raw text, and of `lines` newlines, which END replaces."""
     split = sum(part.inner and bool(part.text) and not part.text[0].isspace() for part in job)  # words in two parts
     return Counter(
         bytes=len("".join(part.text for part in job).encode("utf-8")) + lines,

@@ -1,9 +1,9 @@
-"""Data that a program hands over instead of file names: lists, frames, Arrow tables, data sets, iterables."""
+"""Data in memory instead of file names: lists, frames, Arrow tables, data sets, iterables."""
 
 from collections.abc import Mapping
 from typing import Any
 
-IN_MEMORY = "records in memory"  # ends the description of data that a program handed over
+IN_MEMORY = "records in memory"  # ends the description of data in memory
 
 
 class InMemory(str):
@@ -17,8 +17,8 @@ class InMemory(str):
         return described
 
 
-def is_known(data: Any) -> bool:
-    """True for data with a length that is read by index or by column."""
+def is_indexable(data: Any) -> bool:
+    """True for data that have a length and can be read by index or by column."""
     if isinstance(data, Mapping):
         return all(hasattr(column, "__len__") and not isinstance(column, str) for column in data.values())
     return is_frame(data) or (hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, bytes))
@@ -30,8 +30,8 @@ def is_frame(data: Any) -> bool:
     return module in ("pandas", "polars", "pyarrow", "datasets") and hasattr(data, "shape")
 
 
-def kind_of(data: Any) -> str:
-    """The kind of data in memory, for messages."""
+def type_name(data: Any) -> str:
+    """The type of data in memory, for messages."""
     module = type(data).__module__.partition(".")[0]
     return (
         f"{module} {type(data).__name__}"
@@ -42,4 +42,4 @@ def kind_of(data: Any) -> str:
 
 def _describe(data: Any) -> str:
     count = len(next(iter(data.values()), ())) if isinstance(data, Mapping) else len(data)
-    return f"{kind_of(data)} of {count:,} {IN_MEMORY}"
+    return f"{type_name(data)} of {count:,} {IN_MEMORY}"

@@ -1,4 +1,4 @@
-"""Where the lines of a file begin: five bytes per line, and kept on disk for large files."""
+"""Offsets of the lines of a file: five bytes per line, stored on disk for large files."""
 
 import bisect
 import hashlib
@@ -16,7 +16,7 @@ from ...files import atomic_write, cache_folder
 FORMAT = 1  # of index files; a change invalidates old ones
 HEAD = 4096  # bytes before the arrays
 CACHED_BYTES = 1 << 25  # files from this size on keep their index on disk: 32 MiB are scanned in a quarter of a second
-PROBES, PROBE_BYTES = 8, 1 << 14  # places, and bytes of each, that are compared to detect a changed file
+PROBES, PROBE_BYTES = 8, 1 << 14  # a changed file is detected by comparing PROBE_BYTES at PROBES places
 VALID, BLANK, INVALID, HEADER = 0, 1, 2, 3  # the status of a line
 
 
@@ -51,7 +51,7 @@ class LineIndex:
         return VALID if self.statuses is None else int(self.statuses[line])
 
     def release_statuses(self) -> None:
-        """Forget which lines are blank. Which are invalid is needed to read them."""
+        """Forget which lines are blank. Reading lines needs to know the invalid ones."""
         if self.statuses is not None and not (self.statuses == INVALID).any():
             self.statuses = None
 
@@ -60,7 +60,7 @@ class LineIndex:
 
 
 def index_path(path: Path, way: str) -> Path | None:
-    """Where the index of a file is kept, or None if it is not. `way` says how its lines are checked."""
+    """Where the index of a file is stored; None for small files. `way` identifies how its lines are checked."""
     if path.stat().st_size < CACHED_BYTES:
         return None
     name = hashlib.blake2b(json.dumps([FORMAT, str(path.absolute()), way]).encode(), digest_size=16).hexdigest()
@@ -104,7 +104,7 @@ def read_index(place: Path, state: str) -> LineIndex | None:
 
 
 def write_index(place: Path, index: LineIndex, state: str) -> None:
-    """Keep an index. A folder that cannot be written only costs the time of the next scan."""
+    """Store an index. If the folder cannot be written, the next run scans the file again."""
     arrays = {"firsts": index.firsts, "bases": index.bases, "offsets": index.offsets}
     if index.statuses is not None:
         arrays["statuses"] = index.statuses

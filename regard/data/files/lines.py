@@ -57,8 +57,8 @@ class TextLines(LazySequence[str]):
     ) -> None:
         """`check` is called with every line that is text, `on_skip` with (file, line) of each line left out.
 
-        The index of a large file is kept on disk. A check needs a `check_name` for that, and may depend on its own
-        line and the first one of the file.
+        The index of a large file is stored on disk. This requires a `check_name`, and a check that depends only on its
+        line and the first line of the file.
         """
         self.invalid, self.check, self.on_skip = invalid, check, on_skip
         self._way = f"{invalid} {check_name}" if (check is None or check_name) and on_skip is None else None
@@ -165,7 +165,7 @@ class TextLines(LazySequence[str]):
                 if place and file_state(path) == state:
                     write_index(place, index, state)
                 return LineFile(path, None, index)
-            for line in range(len(index) if self.check else 0):  # it may learn the columns from the first one
+            for line in range(len(index) if self.check else 0):  # the check may read the columns from the first line
                 if index.status(line) != INVALID:
                     begin, end = index.span(line)
                     stream.seek(begin)
@@ -240,8 +240,8 @@ class LineScanner:
     def index(self) -> LineIndex:
         offsets, statuses = np.concatenate(self.offsets), np.concatenate(self.statuses)
         blocks = np.array(self.firsts, np.int64), np.array(self.bases, np.int64)
-        found = statuses if statuses.any() else None
-        return LineIndex(*blocks, offsets, self.end, found, self.hash.digest(), self.counts)
+        status_array = statuses if statuses.any() else None
+        return LineIndex(*blocks, offsets, self.end, status_array, self.hash.digest(), self.counts)
 
     def _block_statuses(self, data: bytes, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
         problem = text_error(data)
@@ -273,7 +273,7 @@ class LineScanner:
 
 
 def blank_lines(data: bytes, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The statuses of lines that need no other check. Only those are looked at that may begin with a space."""
+    """The statuses of lines that need no other check. It inspects only lines that may begin with a space."""
     statuses, heads = np.full(len(starts), VALID, np.uint8), codes[starts]
     doubtful = np.flatnonzero((heads <= 32) | np.isin(heads, SPACE_HEADS))
     ends = np.append(starts[1:], len(data))

@@ -1,4 +1,4 @@
-"""Opens data files by name or glob, compressed or not; refuses what is no text by its name."""
+"""Opens data files by name or glob, compressed or not; refuses files that are not text, by their suffix."""
 
 import bz2
 import glob
@@ -16,7 +16,7 @@ from .in_memory import IN_MEMORY
 
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-BLOCK_BYTES = 1 << 20  # of compressed data that is read together
+BLOCK_BYTES = 1 << 20  # compressed bytes read at once
 ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".svg", ".avif")
 SOUNDS = (
@@ -49,7 +49,7 @@ def matching_files(pattern: str) -> list[Path]:
 
 
 def refuse_suffix(path: Path) -> None:
-    """Raise UserError for a file that is no text, by its name."""
+    """Raise UserError for a file that is not text, by its suffix."""
     suffix = path.suffix.lower() if path.suffix.lower() in REFUSED else plain_suffix(path.name)
     if remedy := REFUSED.get(suffix):
         why = "which is no text" if suffix in IMAGES + SOUNDS else "which regard does not read"
@@ -60,8 +60,8 @@ def missing_file(pattern: str) -> UserError:
     """The error for a file that does not exist."""
     if pattern.endswith(IN_MEMORY):
         return UserError(f"the data are a {pattern} of another program; give them again, or files (--data, data.test)")
-    kind = "no file matches" if glob.has_magic(pattern) else "there is no file"
-    return UserError(f"{kind} {pattern}; check the name (the current folder is {os.getcwd()})")
+    problem = "no file matches" if glob.has_magic(pattern) else "there is no file"
+    return UserError(f"{problem} {pattern}; check the name (the current folder is {os.getcwd()})")
 
 
 def plain_suffix(name: str) -> str:
@@ -74,7 +74,7 @@ def plain_suffix(name: str) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """The plain bytes of an archive, from a decompressor of each of its streams. Damaged data raise EOFError."""
+    """The plain bytes of an archive; every stream has its own decompressor. Damaged data raise EOFError."""
 
     def __init__(self, path: Path, start: Callable[[], Any], errors: type[Exception]) -> None:
         self.file, self.start, self.errors = open(path, "rb"), start, errors  # noqa: SIM115 (closed with this object)

@@ -25,7 +25,7 @@ class FileTree(ABC):
     def read(self, name: str) -> bytes: ...
 
     def content(self, name: str) -> Path | FileBytes:
-        """What opens a file: its path, or its bytes from an archive."""
+        """An object to open a file with: its path, or its bytes from an archive."""
         return FileBytes(self.read(name), self.location(name))
 
     def location(self, name: str) -> str:
@@ -33,7 +33,7 @@ class FileTree(ABC):
 
     @abstractmethod
     def digest(self, name: str) -> str:
-        """Changes with the content of a file; reading it whole would take too long."""
+        """A hash that changes with the content of a file, without reading all of it."""
 
 
 def open_tree(path: Path) -> FileTree:
@@ -57,7 +57,7 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith((".zip", *TAR))
 
 
-def _is_shown(name: str) -> bool:
+def _is_visible(name: str) -> bool:
     return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
@@ -71,20 +71,20 @@ class FolderTree(FileTree):
         self.names.sort()
 
     def _walk(self, inside: str, above: frozenset[tuple[int, int]]) -> None:
-        """Find the files. Links are followed, but not to a folder around them."""
+        """Collect the files. Links are followed, except to a parent folder."""
         try:
             status = os.stat(self.path / inside)
-            with os.scandir(self.path / inside) as found:
-                entries = [entry for entry in found if _is_shown(entry.name)]
+            with os.scandir(self.path / inside) as scan:
+                entries = [entry for entry in scan if _is_visible(entry.name)]
         except OSError as error:
             raise UserError(f"{self.path / inside} cannot be read: {error.strerror}; check its permissions") from error
-        if (own := (status.st_dev, status.st_ino)) in above:
+        if (folder_id := (status.st_dev, status.st_ino)) in above:
             return
         for entry in entries:
             name = f"{inside}/{entry.name}" if inside else entry.name
             if entry.is_dir():
                 self.folders.append(name)
-                self._walk(name, above | {own})
+                self._walk(name, above | {folder_id})
             elif entry.is_file() or entry.is_symlink():  # a link to nothing is found when it is opened
                 self.names.append(name)
 
@@ -102,29 +102,29 @@ class FolderTree(FileTree):
 
 
 class ZipTree(FileTree):
-    """A zip archive. Threads and forked processes open it on their own."""
+    """A zip archive. Every thread and forked process opens its own handle."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._open = path, threading.local()
         with zipfile.ZipFile(path) as archive:
             self._sizes = {info.filename: info.CRC for info in archive.infolist() if not info.is_dir()}
-        self.names, self.folders = sorted(filter(_is_shown, self._sizes)), []
+        self.names, self.folders = sorted(filter(_is_visible, self._sizes)), []
 
     def read(self, name: str) -> bytes:
         if getattr(self._open, "process", None) != os.getpid():
             self._open.archive, self._open.process = zipfile.ZipFile(self.path), os.getpid()
         try:
-            found: bytes = self._open.archive.read(name)
+            content: bytes = self._open.archive.read(name)
         except (zipfile.BadZipFile, OSError, EOFError) as error:
             raise UserError(f"{self.location(name)} cannot be read ({error}); create the archive again") from error
-        return found
+        return content
 
     def digest(self, name: str) -> str:
         return str(self._sizes[name])
 
 
 class TarTree(FileTree):
-    """A tar archive. Of a plain one, only the places of its files are in memory; a compressed one is unpacked there."""
+    """A tar archive. A plain one keeps only the offsets of its files in memory; a compressed one is unpacked there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -139,7 +139,7 @@ class TarTree(FileTree):
                 self._places[name] = member.offset_data, member.size
                 if not plain and (file := archive.extractfile(member)):
                     self._unpacked[name] = file.read()
-        self.names, self.folders = sorted(filter(_is_shown, self._places)), []
+        self.names, self.folders = sorted(filter(_is_visible, self._places)), []
 
     def read(self, name: str) -> bytes:
         if name in self._unpacked:

@@ -13,7 +13,7 @@ from ..dataset import Dataset, Measured
 from .sampler import BudgetSampler, MicroBatch, Pool, Step, StepSampler
 from .workers import Workers
 
-MEASURED_TOGETHER = 1000  # examples that a worker measures in one job
+MEASURED_TOGETHER = 1000  # examples measured in one job of a worker
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class LoadedStep:
 
     @property
     def count(self) -> int:
-        """The predictions of this share, which the summed loss is divided by."""
+        """The divisor of the summed loss: the number of predictions in this share."""
         return sum(batch.count for batch in self.micro_batches if batch.counted)
 
 
@@ -57,11 +57,11 @@ class PlannedStep(NamedTuple):
     batches: int  # of this process's share
 
 
-Job: TypeAlias = MeasureJob | BatchJob | None  # None only lets the results of earlier jobs come out
+Job: TypeAlias = MeasureJob | BatchJob | None  # None does nothing; it flushes the results of earlier jobs
 
 
 class BatchSource(Protocol):
-    """What makes the batches: a `Dataset`, or windows of a corpus."""
+    """Builds batches: a `Dataset`, or windows of a corpus."""
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch: ...
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured: ...
@@ -103,8 +103,8 @@ class JobStream:
             elif result is not None:
                 batches.append(result)
                 if len(batches) == planned[0].batches:
-                    own, step, _ = planned.popleft()
-                    yield own, LoadedStep(batches, step.index, step.tokens, step.examples)
+                    step_epoch, step, _ = planned.popleft()
+                    yield step_epoch, LoadedStep(batches, step.index, step.tokens, step.examples)
                     batches = []
 
     def measure(self, pool: Pool) -> None:
@@ -135,10 +135,10 @@ class JobStream:
                 yield None
             ahead = self._measure_jobs(following) if following and self.workers else []
             for step in self.sampler.plan(pool, index):
-                own = step.shard(*share)
-                planned.append(PlannedStep(epoch, step, len(own)))
+                shard = step.shard(*share)
+                planned.append(PlannedStep(epoch, step, len(shard)))
                 count += 1
-                yield from [BatchJob(each, epoch) for each in own]
+                yield from [BatchJob(micro_batch, epoch) for micro_batch in shard]
                 if ahead:
                     yield ahead.pop()
             yield from ahead
@@ -170,15 +170,15 @@ class Loader:
     def steps(self, epoch: int, index: int = 0, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
         """The steps of an epoch after its first `index` examples; `LoadedStep.index` is where to resume.
 
-        Workers go on with the next epoch: its first steps are there when it begins.
+        Workers continue with the next epoch, so its first steps are ready when it begins.
         """
         share = rank, world
         ahead = None if index else self._ahead.pop((epoch, share), None)
         self._ahead.clear()
         loaded = self._stream.load(epoch, index, share) if ahead is None else ahead
-        for own, step in loaded:
-            if own != epoch:
-                self._ahead[own, share] = chain([(own, step)], loaded)
+        for step_epoch, step in loaded:
+            if step_epoch != epoch:
+                self._ahead[step_epoch, share] = chain([(step_epoch, step)], loaded)
                 return
             yield step
 
@@ -189,7 +189,7 @@ class Loader:
         return self.sampler.planned_steps(epochs)
 
     def align(self, epoch: int, index: int) -> int:
-        """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
+        """The end of the last step within the first `index` examples of an epoch; for checkpoints of another PLAN."""
         for pool in islice(self.sampler.pools(epoch, index), 1):
             self._stream.measure(pool)
             return max([pool.begin, *(step.index for step in self.sampler.plan(pool) if step.index <= index)])

@@ -15,18 +15,18 @@ from ...errors import UserError
 from ..dataset import Dataset, Measured
 from ..source import Source
 
-PLAN = 2  # the number of the way to plan; another one divides an epoch into other steps
+PLAN = 2  # version of the planning algorithm; another version divides an epoch into other steps
 POOL_SIZE = 50_000  # examples sorted together: the more, the less padding (4,096 tokens a step: 3 %; 12,800: 6 %)
-TYPICAL_TOKENS = 32  # of an example, to estimate the examples of a step
+TYPICAL_TOKENS = 32  # tokens of a typical example, to estimate the examples of a step
 
 
 class MicroBatch(NamedTuple):
     """The examples of a micro-batch."""
 
     examples: np.ndarray
-    number: int  # in its step, over all processes: dropout is seeded by it
-    counted: bool = True  # False: a process without a micro-batch of its own repeats one, times zero
-    rows: np.ndarray | None = None  # of each example the row, if some examples become several
+    number: int  # in its step, over all processes; it seeds dropout
+    counted: bool = True  # False: a process that has no micro-batch left repeats one with weight zero
+    rows: np.ndarray | None = None  # the row of each example, if some examples have several
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Step:
 
     epoch: int
     index: int  # examples of the epoch consumed up to and including this step
-    tokens: int  # its cost: the sum over the examples, of their longer side
+    tokens: int  # its cost: the sum over the examples of the larger of source and target size
     micro_batches: tuple[np.ndarray, ...]  # the indices of their examples
-    rows: tuple[np.ndarray, ...] = ()  # of each example the row, if some examples become several
+    rows: tuple[np.ndarray, ...] = ()  # the row of each example, if some examples have several
 
     @property
     def examples(self) -> list[int]:
@@ -48,8 +48,8 @@ class Step:
     def shard(self, rank: int = 0, world: int = 1) -> list[MicroBatch]:
         """The share of one process: micro-batch i goes to process i % world.
 
-        All have the same number, because they synchronize after each: where one has none left, it repeats its first
-        one (or that of process 0) uncounted.
+        All processes get the same number, because they synchronize after each micro-batch. A process with none left
+        repeats its first one (or that of process 0), uncounted.
         """
         real = len(self.micro_batches)
         idle = rank if rank < real else 0
@@ -72,14 +72,14 @@ class StepSampler(ABC):
 
     @abstractmethod
     def pools(self, epoch: int, index: int = 0) -> Iterator[Pool]:
-        """The pools of an epoch, from the one in which example `index` is."""
+        """The pools of an epoch, beginning with the pool that contains example `index`."""
 
     @abstractmethod
     def plan(self, pool: Pool, index: int = 0) -> Iterable[Step]:
         """The steps of a pool that end after `index` examples of the epoch. Needs the costs of its examples."""
 
     def planned_steps(self, epochs: int) -> float:
-        """The number of steps of the first `epochs` epochs; the costs of the first pool are known."""
+        """The number of steps of the first `epochs` epochs; needs the costs of the first pool."""
         return float(epochs * sum(1 for pool in islice(self.pools(0), 1) for _ in self.plan(pool)))
 
     def unmeasured(self, pool: Pool) -> np.ndarray:
@@ -87,7 +87,7 @@ class StepSampler(ABC):
         return np.zeros(0, np.int64)
 
     def add_costs(self, measured: Measured) -> None:
-        """Remember the costs of examples, which are measured once."""
+        """Store the costs of examples; each is measured once."""
         raise NotImplementedError
 
     def report(self) -> list[str]:
@@ -96,7 +96,7 @@ class StepSampler(ABC):
 
 
 class CostTable:
-    """The sizes of both sides of every example, as far as they are known: four or eight bytes per example."""
+    """The known source and target sizes of examples, in four or eight bytes per example."""
 
     def __init__(self, count: int, limit: int) -> None:
         self.limit = limit
@@ -144,7 +144,7 @@ class BudgetSampler(StepSampler):
             yield Pool(epoch, begin, order[begin : begin + self.pool_size])
 
     def planned_steps(self, epochs: int) -> float:
-        """Exact for one pool, whose order does not matter; several are as the first."""
+        """Exact for one pool, where order does not matter. Further pools are assumed to resemble the first."""
         return super().planned_steps(epochs) * max(len(self.examples) / self.pool_size, 1.0)
 
     def unmeasured(self, pool: Pool) -> np.ndarray:
@@ -162,8 +162,8 @@ class BudgetSampler(StepSampler):
     def plan(self, pool: Pool, index: int = 0) -> Sequence[Step]:
         """Examples that are too long count as consumed by the first step of their pool.
 
-        The rows of an example are planned one by one. Where examples become several, the index of a step is the part
-        of the rows that was read, as a number of examples; the pool's last step alone has that of its end.
+        The rows of an example are planned one by one. Where examples have several rows, the index of a step is the
+        share of rows read so far, as a number of examples. Only the last step of a pool has the index of its end.
         """
         sizes = self.dataset.epoch_sizes(pool.epoch, pool.examples, self.costs.of)
         longer = sizes.max(1)
@@ -194,8 +194,8 @@ class BudgetSampler(StepSampler):
         self, pool: Pool, group: np.ndarray, lengths: np.ndarray, end: int, rows: np.ndarray | None = None
     ) -> Step:
         parts = split_evenly(lengths, self.train.accumulate)
-        own = () if rows is None else tuple(rows[part] for part in parts)
-        return Step(pool.epoch, end, int(lengths.sum()), tuple(pool.examples[group[part]] for part in parts), own)
+        part_rows = () if rows is None else tuple(rows[part] for part in parts)
+        return Step(pool.epoch, end, int(lengths.sum()), tuple(pool.examples[group[part]] for part in parts), part_rows)
 
     @property
     def too_long(self) -> np.ndarray:
@@ -230,16 +230,16 @@ def describe_examples(examples: Source, indices: np.ndarray, what: str) -> list[
 
 
 def alternate_sort(longer: np.ndarray, difference: np.ndarray) -> np.ndarray:
-    """The order in which neighbors have similar lengths on both sides.
+    """An order in which neighbors have similar source lengths and similar target lengths.
 
-    Sorted by the longer side, then by the difference of the sides, ascending and descending in turn. Plain sorting
-    would leave half as much padding again.
+    It sorts by the larger of both lengths, then by their difference, ascending and descending in turn. Plain sorting
+    would leave 1.5 times as much padding.
     """
     return np.lexsort((np.where(longer % 2, difference, -difference), longer))
 
 
 def ranges(counts: np.ndarray) -> np.ndarray:
-    """0 … count - 1 for each of the counts, one after the other."""
+    """0 … count - 1 for each count, concatenated."""
     numbers: np.ndarray = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
     return numbers
 

@@ -29,7 +29,7 @@ PARALLEL_TOKENIZERS = "TOKENIZERS_PARALLELISM"
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-DEAD: Any = object()  # instead of the result of a process that has ended
+DEAD: Any = object()  # replaces the result of a dead process
 
 
 class Failure:
@@ -79,7 +79,7 @@ def _receive(value: Any) -> Any:
 
 
 class JobResults(Dataset[object], Generic[Job, Result]):
-    """Indexed by a job, gives its result."""
+    """Maps a job, as an index, to its result."""
 
     def __init__(self, run: Callable[[Job], Result]) -> None:
         self.run = run
@@ -121,18 +121,18 @@ class Workers(Generic[Job, Result]):
         self._end: weakref.finalize[..., Any] | None = None
 
     def map(self, jobs: Iterable[Job]) -> Iterator[Result]:
-        """The results in order. `jobs` is read a few ahead of them."""
+        """The results in order. It reads `jobs` a few ahead."""
         if "fork" not in multiprocessing.get_all_start_methods():
             yield from map(self._run, jobs)
             return
-        self._queue.jobs = own = iter(jobs)
+        self._queue.jobs = iterator = iter(jobs)
         try:
             yield from self._results(self._start())
         except Exception:
             self.close()
             raise
         finally:
-            if self._queue.jobs is own:  # else another call of `map` has begun
+            if self._queue.jobs is iterator:  # else another call of `map` has begun
                 self._queue.jobs = iter(())
 
     def _results(self, results: Any) -> Iterator[Result]:
@@ -185,7 +185,7 @@ def _unchanged(result: object) -> object:
 
 
 def _prepare_worker(number: int) -> None:
-    """Signals are for the parent, which ends the training in order; the workers end with it."""
+    """Ignore signals: the parent handles them and ends training in order; the workers end with it."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -193,16 +193,16 @@ def _prepare_worker(number: int) -> None:
 
 
 def _leave_results(parent: int) -> None:
-    """End a worker whose parent was killed at once: it would wait forever until somebody reads its results."""
+    """Exit at once if the parent was killed: the worker would wait forever for a reader of its results."""
     if os.getppid() != parent:
         os._exit(1)
 
 
 @contextmanager
 def _forking() -> Iterator[None]:
-    """Tokenizers in forked processes must not use threads, and say so by this variable, else they warn.
+    """Set TOKENIZERS_PARALLELISM, else tokenizers in forked processes warn that they must not use threads.
 
-    torch's handler of SIGCHLD would raise wherever the main thread is when a worker dies, so it is removed: a dead
+    torch's handler of SIGCHLD would raise in the main thread at any time when a worker dies, so it is removed. A dead
     worker is noticed when the next result is due.
     """
     before = os.environ.get(PARALLEL_TOKENIZERS)
@@ -221,7 +221,7 @@ def _forking() -> Iterator[None]:
 
 
 def _dead_worker(results: Any) -> UserError:
-    """What to raise; the other workers are killed, because they may wait for a lock that the dead one held."""
+    """Kill the other workers, which may wait for a lock of the dead one, and return the error to raise."""
     codes = [process.exitcode for process in results._workers if not process.is_alive()]
     code = next((code for code in codes if code is not None), None)
     for process in results._workers:

@@ -19,15 +19,15 @@ def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], di
     content = read_coco(path)
     names = _category_names(path, content["categories"])
     objects = defaultdict[Any, list[tuple[str, list[float], bool, float | None]]](list)
-    known = {_field(image, "id", path, "image", None) for image in content["images"]}
-    for each in content["annotations"]:
-        place = f"{path}, annotation {each.get('id') if isinstance(each, dict) else each!r:.40}"
-        image, category = _known_image(each, known, path, place), each.get("category_id")
+    image_ids = {_field(image, "id", path, "image", None) for image in content["images"]}
+    for annotation in content["annotations"]:
+        place = f"{path}, annotation {annotation.get('id') if isinstance(annotation, dict) else annotation!r:.40}"
+        image, category = _known_image(annotation, image_ids, path, place), annotation.get("category_id")
         if category not in names:
             raise UserError(f"{place} has category_id {category!r}, which `categories` does not list; correct it")
-        corners = _corners(each.get("bbox"), place)
-        area = float(each["area"]) if isinstance(each.get("area"), int | float) else None
-        objects[image].append((names[category], corners, bool(each.get("iscrowd", 0)), area))
+        corners = _corners(annotation.get("bbox"), place)
+        area = float(annotation["area"]) if isinstance(annotation.get("area"), int | float) else None
+        objects[image].append((names[category], corners, bool(annotation.get("iscrowd", 0)), area))
     annotations = []
     for image in content["images"]:
         place = f"{path}, image {image['id']}"
@@ -39,14 +39,14 @@ def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], di
 
 
 def coco_captions(path: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """For each image of a COCO caption file: its place, its file name, and its captions, each after its place."""
+    """For each image of a COCO caption file: its place, its file name, and its captions as (place, caption)."""
     content = read_coco(path, ("images", "annotations"))
     captions = defaultdict[Any, list[tuple[str, str]]](list)
-    known = {_field(image, "id", path, "image", None) for image in content["images"]}
-    for each in content["annotations"]:
-        place = f"{path}, annotation {each.get('id') if isinstance(each, dict) else each!r:.40}"
-        image = _known_image(each, known, path, place)
-        if not isinstance(text := each.get("caption"), str):
+    image_ids = {_field(image, "id", path, "image", None) for image in content["images"]}
+    for annotation in content["annotations"]:
+        place = f"{path}, annotation {annotation.get('id') if isinstance(annotation, dict) else annotation!r:.40}"
+        image = _known_image(annotation, image_ids, path, place)
+        if not isinstance(text := annotation.get("caption"), str):
             raise UserError(f"{place} has no caption; expected the captions of COCO, not its boxes or keypoints")
         captions[image].append((place, text))
     images = [(f"{path}, image {image['id']}", image) for image in content["images"]]
@@ -55,16 +55,16 @@ def coco_captions(path: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
     ]
 
 
-def _known_image(annotation: Any, known: Collection[Any], path: Path, place: str) -> Any:
+def _known_image(annotation: Any, image_ids: Collection[Any], path: Path, place: str) -> Any:
     """The id of the image that an annotation belongs to."""
     image = _field(annotation, "image_id", path, "annotation", place)
-    if image not in known:
+    if image not in image_ids:
         raise UserError(f"{place} belongs to image {image!r}, which `images` does not list; add it or remove it")
     return image
 
 
 def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "categories")) -> dict[str, Any]:
-    """The object in a file of COCO annotations, which has the expected lists."""
+    """The object in a file of COCO annotations. It must have the expected lists."""
     try:
         with open_decompressed(path) as file:
             content = json.load(file)
@@ -77,17 +77,17 @@ def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "c
     return content
 
 
-def _field(each: Any, key: str, path: Path, kind: str, place: str | None) -> Any:
-    if not isinstance(each, dict) or not isinstance(each.get(key), int | str):
-        raise UserError(f"{place or path}: the {kind} {each!r:.60} has no {key}; COCO annotations need it")
-    return each[key]
+def _field(entry: Any, key: str, path: Path, noun: str, place: str | None) -> Any:
+    if not isinstance(entry, dict) or not isinstance(entry.get(key), int | str):
+        raise UserError(f"{place or path}: the {noun} {entry!r:.60} has no {key}; COCO annotations need it")
+    return entry[key]
 
 
 def _category_names(path: Path, categories: list[Any]) -> dict[int, str]:
-    """By id; ids may have gaps. Categories of the same name get their ids added."""
+    """Category names by id; ids may have gaps. Duplicate names get their ids appended."""
     names = {
-        _field(each, "id", path, "category", None): str(_field(each, "name", path, "category", None))
-        for each in categories
+        _field(category, "id", path, "category", None): str(_field(category, "name", path, "category", None))
+        for category in categories
     }
     several = [name for name in names.values() if list(names.values()).count(name) > 1]
     return {number: f"{name} ({number})" if name in several else name for number, name in names.items()}
@@ -102,9 +102,9 @@ def _corners(box: Any, place: str) -> list[float]:
     return [x, y, x + width, y + height]
 
 
-def image_numbers(sides: Sequence[Sequence[str]]) -> dict[str, int]:
+def image_numbers(files: Sequence[Sequence[str]]) -> dict[str, int]:
     """The ids of images by file name, in the COCO files among these names; none if there is no such file."""
-    names = [name for side in sides for name in side if plain_suffix(name) == ".json" and Path(name).is_file()]
+    names = [name for group in files for name in group if plain_suffix(name) == ".json" and Path(name).is_file()]
     images = [image for name in names for image in read_coco(Path(name))["images"] if "file_name" in image]
     return {PurePosixPath(image["file_name"]).name: image["id"] for image in images}
 
@@ -120,18 +120,15 @@ def voc_annotations(tree: FileTree, files: ImageFiles) -> list[Annotation]:
             f"{tree.path} holds no .xml file of VOC annotations; give the folder of annotations after that of the "
             "images, or a COCO .json file: data.train=images/,instances.json"
         )
-    found = []
+    annotations = []
     for number, name in enumerate(names):
         place = tree.location(name)
         root = _parse(tree.read(name), place)
         image = files.find(_image_name(root, name, files), place)
         if image is not None:
-            found.append(
-                Annotation(
-                    image, place, number + 1, _size(root), [_object(each, place) for each in root.iter("object")]
-                )
-            )
-    return found
+            objects = [_object(element, place) for element in root.iter("object")]
+            annotations.append(Annotation(image, place, number + 1, _size(root), objects))
+    return annotations
 
 
 def _parse(content: bytes, place: str) -> ElementTree.Element:
@@ -144,12 +141,12 @@ def _parse(content: bytes, place: str) -> ElementTree.Element:
 
 
 def _image_name(root: ElementTree.Element, name: str, files: ImageFiles) -> str:
-    """The name in the file; if there is no such image, the one that is named as the XML file is."""
-    given = (root.findtext("filename") or "").strip()
+    """The image name in the file; if there is no such image, the image with the name of the XML file."""
+    stated = (root.findtext("filename") or "").strip()
     stem = PurePosixPath(name).stem
-    if given and files.has(given):
-        return given
-    return next((each for each in files.with_stem(stem)), given or stem)
+    if stated and files.has(stated):
+        return stated
+    return next(iter(files.with_stem(stem)), stated or stem)
 
 
 def _size(root: ElementTree.Element) -> tuple[int, int] | None:
@@ -160,8 +157,8 @@ def _size(root: ElementTree.Element) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
-def _object(each: ElementTree.Element, place: str) -> tuple[str, list[float], bool, float | None]:
-    label, texts = (each.findtext("name") or "").strip(), [each.findtext(f"bndbox/{key}") for key in CORNERS]
+def _object(element: ElementTree.Element, place: str) -> tuple[str, list[float], bool, float | None]:
+    label, texts = (element.findtext("name") or "").strip(), [element.findtext(f"bndbox/{key}") for key in CORNERS]
     try:
         corners = [float(text or "") for text in texts]
     except ValueError:
@@ -171,4 +168,4 @@ def _object(each: ElementTree.Element, place: str) -> tuple[str, list[float], bo
             f"{place} has an object with name {label!r} and box {texts}; expected a name and a bndbox with "
             f"{', '.join(CORNERS)}"
         )
-    return label, corners, (each.findtext("difficult") or "").strip() == "1", None
+    return label, corners, (element.findtext("difficult") or "").strip() == "1", None

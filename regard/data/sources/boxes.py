@@ -26,17 +26,17 @@ class Objects(NamedTuple):
 
     boxes: np.ndarray  # (objects, 4)
     labels: tuple[str, ...]
-    crowd: np.ndarray  # (objects,) bool: ignored in training; evaluation counts no detection on it as wrong
-    areas: np.ndarray  # (objects,) in pixels: evaluation by size
+    crowd: np.ndarray  # (objects,) bool: ignored in training; a detection on a crowd is never a false positive
+    areas: np.ndarray  # (objects,) in pixels, for evaluation by size
     image: int  # id
     width: int
     height: int
 
     @property
     def trained(self) -> "Objects":
-        """Without crowds."""
+        """The objects without crowds."""
         keep = ~self.crowd
-        labels = tuple(label for label, kept in zip(self.labels, keep, strict=True) if kept)
+        labels = tuple(label for label, is_kept in zip(self.labels, keep, strict=True) if is_kept)
         return self._replace(boxes=self.boxes[keep], labels=labels, crowd=self.crowd[keep], areas=self.areas[keep])
 
 
@@ -70,7 +70,7 @@ class Annotation(NamedTuple):
 class BoxData(Source):
     """Images with their objects. An example is (image, Objects); `load_image` opens the image."""
 
-    labels: LabelSet  # of all objects, crowds left out
+    labels: LabelSet  # of all objects except crowds
     categories: Mapping[str, int]  # the ids of the labels, as COCO files have them
 
 
@@ -88,39 +88,39 @@ class BoxSource(BoxData):
     ) -> None:
         self.name, self.images, self.objects, self.places = name, list[Any](), list[Objects](), list[str]()
         self.counts = dict.fromkeys(("examples", *FACTS), 0)
-        for each in annotations:
-            if not (problem := _problem(each, thorough=invalid == "skip")):
-                self._add(each)
+        for annotation in annotations:
+            if not (problem := _problem(annotation, thorough=invalid == "skip")):
+                self._add(annotation)
             elif invalid == "skip":
                 self.counts["unreadable"] += 1
                 self.problem = self.problem or problem
             else:
                 raise UserError(f"{problem}, {SKIP_HINT}")
         self.counts["examples"] = len(self.images)
-        names = Counter(label for each in self.objects for label in each.trained.labels)
+        names = Counter(label for objects in self.objects for label in objects.trained.labels)
         ids = {label: number for label, number in (categories or {}).items() if label in names}
         self.labels = LabelSet({label: names[label] for label in ids}) if categories else sorted_labels(names)
         self.categories = ids or {label: number + 1 for number, label in enumerate(self.labels)}
 
-    def _add(self, each: Annotation) -> None:
-        width, height = each.size or image_size(_named_bytes(each.image))
-        limits, kept = np.array([width, height, width, height], np.float64), []
-        for label, corners, crowd, area in each.objects:
-            given = np.array(corners, np.float64)
-            box = given.clip(0, limits)
+    def _add(self, annotation: Annotation) -> None:
+        width, height = annotation.size or image_size(_named_bytes(annotation.image))
+        limits, entries = np.array([width, height, width, height], np.float64), []
+        for label, corners, crowd, area in annotation.objects:
+            stated = np.array(corners, np.float64)
+            box = stated.clip(0, limits)
             if not (box[2:] > box[:2]).all():  # also if a number is not finite
                 self.counts["no area"] += 1
                 continue
-            self.counts["clipped"] += not np.array_equal(box, given)
+            self.counts["clipped"] += not np.array_equal(box, stated)
             self.counts["crowd"] += crowd
-            kept.append((box, label, crowd, float(np.prod(box[2:] - box[:2])) if area is None else area))
-        self.counts["negative"] += not kept
-        boxes = np.array([box for box, *_ in kept]).reshape(-1, 4)
-        crowds, areas = np.array([each[2] for each in kept], bool), np.array([each[3] for each in kept])
-        labels = tuple(label for _, label, *_ in kept)
-        self.images.append(each.image)
-        self.places.append(each.place)
-        self.objects.append(Objects(boxes, labels, crowds, areas, each.number, width, height))
+            entries.append((box, label, crowd, float(np.prod(box[2:] - box[:2])) if area is None else area))
+        self.counts["negative"] += not entries
+        boxes = np.array([box for box, *_ in entries]).reshape(-1, 4)
+        crowds, areas = np.array([entry[2] for entry in entries], bool), np.array([entry[3] for entry in entries])
+        labels = tuple(label for _, label, *_ in entries)
+        self.images.append(annotation.image)
+        self.places.append(annotation.place)
+        self.objects.append(Objects(boxes, labels, crowds, areas, annotation.number, width, height))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -154,17 +154,18 @@ FACTS = {
 }
 
 
-def _problem(each: Annotation, thorough: bool) -> str:
+def _problem(annotation: Annotation, thorough: bool) -> str:
     """Why an image cannot be used, as a sentence; "" if it can."""
-    raw = _named_bytes(each.image)
-    if (problem := image_problem(raw, thorough)) or each.size is None:
+    raw = _named_bytes(annotation.image)
+    if (problem := image_problem(raw, thorough)) or annotation.size is None:
         return problem
-    if (size := image_size(raw)) == each.size:
+    if (size := image_size(raw)) == annotation.size:
         return ""
+    width, height = annotation.size
     return (
-        f"{each.place}: the image {image_name(raw)} is {size[0]} × {size[1]} pixels, upright as its camera noted, and "
-        f"the annotation says {each.size[0]} × {each.size[1]}; correct width and height, and the boxes if they belong "
-        "to the image before rotation"
+        f"{annotation.place}: the image {image_name(raw)} is {size[0]} × {size[1]} pixels, upright as its camera "
+        f"noted, and the annotation says {width} × {height}; correct width and height, and the boxes if they belong to "
+        "the image before rotation"
     )
 
 
@@ -187,7 +188,7 @@ def image_digest(image: Any) -> bytes:
 
 
 def box_source(examples: Source) -> BoxData:
-    """The data set that these examples are part of."""
+    """The source that these examples belong to."""
     while isinstance(examples, Subset):
         examples = examples.examples
     assert isinstance(examples, BoxData)
@@ -195,21 +196,21 @@ def box_source(examples: Source) -> BoxData:
 
 
 def label_counts(examples: Source) -> Counter[str]:
-    """How often each label occurs, crowds left out."""
+    """How often each label occurs, without crowds."""
     return Counter(label for index in range(len(examples)) for label in examples[index][1].trained.labels)
 
 
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
-def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxSource:
+def boxed_images(data_files: Sequence[Sequence[str]], data: DetectData) -> BoxSource:
     """The examples in these files: images and COCO JSON, images and VOC XML, one place with both, or in memory."""
     from .annotations import coco_annotations, voc_annotations
 
-    names = [name for side in sides for name in side]
+    names = [name for group in data_files for name in group]
     if isinstance(names[0], InMemory):
         return BoxSource(names[0], memory_annotations(names[0]), invalid=data.invalid)
-    if len(sides) > 2 or not all(len(side) == 1 for side in sides):
+    if len(data_files) > 2 or not all(len(group) == 1 for group in data_files):
         raise UserError(
             f"images with boxes are {len(names)} names here; expected two, separated by a comma: the images and their "
             "annotations, such as data.train=images/,instances.json or data.train=JPEGImages/,Annotations/"
@@ -246,22 +247,22 @@ class ImageFiles:
         return bool(self._candidates(name))
 
     def with_stem(self, stem: str) -> list[str]:
-        """The images of this name, whatever their suffix."""
+        """The images with this name and any suffix."""
         return [name for name in sorted(self.images) if PurePosixPath(name).stem == stem]
 
     def _candidates(self, name: str) -> list[str]:
-        found = [name] if name in self.images else self._by_base.get(PurePosixPath(name).name, [])
-        return [each for each in found if each.endswith(f"/{name}")] or found
+        paths = [name] if name in self.images else self._by_base.get(PurePosixPath(name).name, [])
+        return [path for path in paths if path.endswith(f"/{name}")] or paths
 
     def find(self, name: str, place: str) -> StoredImage | None:
-        """The image with this path, or the only one with its file name; None if it is missing and to be skipped."""
-        found = self._candidates(name)
-        if len(found) == 1:
-            return StoredImage(self.tree, found[0])
+        """The image with this path, or the only one with this file name; None if it is missing and skipped."""
+        paths = self._candidates(name)
+        if len(paths) == 1:
+            return StoredImage(self.tree, paths[0])
         if self.skip:
             self.missing += 1
             return None
-        times = f"has {len(found)} times" if found else "does not have"
+        times = f"has {len(paths)} times" if paths else "does not have"
         raise UserError(
             f"{place} names the image {name!r}, which {self.tree.path} {times}; correct the name or the images; "
             "data.invalid=skip leaves the annotation out"

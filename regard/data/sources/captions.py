@@ -39,23 +39,23 @@ CAPTION_NAMES = ("text", "sentence", "sentences", "description", "raw", "answer"
 def caption_value(cell: object, names: Sequence[str] = ()) -> str:
     """A caption on one line; a list of captions with tabs between them."""
     cell = cell.tolist() if hasattr(cell, "tolist") else cell
-    captions = [text_value(each) for each in cell] if isinstance(cell, list | tuple) else [text_value(cell)]
-    return "\t".join(filter(None, (" ".join(each.split()) for each in captions)))
+    captions = [text_value(caption) for caption in cell] if isinstance(cell, list | tuple) else [text_value(cell)]
+    return "\t".join(filter(None, (" ".join(caption.split()) for caption in captions)))
 
 
 CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
 
 
-def captioned_images(sides: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Source:
+def captioned_images(data_files: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Source:
     """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
-    if len(sides) == 1:
-        return join_examples([_open(pattern, data) for pattern in sides[0]])
-    if len(sides) > 2 or not all(len(side) == 1 for side in sides):
+    if len(data_files) == 1:
+        return join_examples([_open(pattern, data) for pattern in data_files[0]])
+    if len(data_files) > 2 or not all(len(group) == 1 for group in data_files):
         raise UserError(
-            f"images with captions are {len(sides)} places here; expected one table, or two places, separated by a "
-            "comma: the images and their captions, such as data.train=images/,captions.tsv"
+            f"images with captions are {len(data_files)} places here; expected one table, or two places, separated by "
+            "a comma: the images and their captions, such as data.train=images/,captions.tsv"
         )
-    (images,), (captions,) = sides
+    (images,), (captions,) = data_files
     files = ImageFiles(open_tree(Path(images).expanduser()), data.invalid == "skip")
     if plain_suffix(captions) == ".json" and Path(captions).is_file() and not is_json_array(Path(captions)):
         return CaptionedImages(captions, _coco(Path(captions), files, data), data.invalid, files)
@@ -103,12 +103,12 @@ class CellImage:
         return self.table.item(self.index)[0].value
 
     def digest(self) -> str:
-        found: str = self.table.item(self.index)[0].digest()
-        return found
+        digest: str = self.table.item(self.index)[0].digest()
+        return digest
 
 
 class CaptionRecord(NamedTuple):
-    """Captions of an image as a file gives them. Records with the same key belong to one image."""
+    """Captions of an image as in a file. Records with the same key belong to one image."""
 
     key: object
     image: StoredImage | CellImage | Path
@@ -198,36 +198,37 @@ class CaptionedImages(MediaSource):
         groups: dict[object, list[CaptionRecord]] = {}
         for record in records:
             groups.setdefault(record.key, []).append(record)
-        found = list(groups.values())
-        kept, self.problem = readable((_problem(each[0], invalid == "skip") for each in found), invalid, SKIP_HINT)
-        self.groups: list[list[CaptionRecord]] = [found[number] for number in kept.tolist()]
+        all_groups = list(groups.values())
+        problems = (_problem(group[0], invalid == "skip") for group in all_groups)
+        usable, self.problem = readable(problems, invalid, SKIP_HINT)
+        self.groups: list[list[CaptionRecord]] = [all_groups[number] for number in usable.tolist()]
         self.counts, self.facts = ({}, []) if table is None else (dict(table.counts), table.table.facts())
-        self.counts |= {"examples": len(self.groups), "unreadable": len(found) - len(kept)}
+        self.counts |= {"examples": len(self.groups), "unreadable": len(all_groups) - len(usable)}
         if files is not None:
-            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(found)}
+            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(all_groups)}
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def item(self, index: int) -> tuple[Any, ...]:
-        return _content(self.groups[index][0].image), self.side(index, 1)
+        return _content(self.groups[index][0].image), self.field(index, 1)
 
-    def side(self, index: int, side: int) -> Any:
-        return "\t".join(each.captions for each in self.groups[index]) if side == 1 else self.item(index)[side]
+    def field(self, index: int, field: int) -> Any:
+        return "\t".join(record.captions for record in self.groups[index]) if field == 1 else self.item(index)[field]
 
     def location(self, index: int) -> str:
         return self.groups[index][0].place
 
     def caption_places(self, index: int) -> list[str]:
         """The place of every caption of an image."""
-        return [each.place for each in self.groups[index] for _ in each.captions.split("\t")]
+        return [record.place for record in self.groups[index] for _ in record.captions.split("\t")]
 
     def fingerprint(self) -> str:
         state = hashlib.blake2b(digest_size=16)
         for index, group in enumerate(self.groups):
             image = group[0].image
-            own = f"{image.name} {image.stat().st_size}" if isinstance(image, Path) else image.digest()
-            state.update(f"{own}\0{self.side(index, 1)}\0".encode())
+            content = f"{image.name} {image.stat().st_size}" if isinstance(image, Path) else image.digest()
+            state.update(f"{content}\0{self.field(index, 1)}\0".encode())
         return state.hexdigest()
 
     def report(self) -> list[str]:
@@ -235,14 +236,14 @@ class CaptionedImages(MediaSource):
             "uncaptioned": "images have no caption and were left out",
             "missing": "captions name an image that is missing and were left out (data.invalid=skip)",
         }
-        several = sum(len(split_references(self.side(index, 1))) for index in range(len(self)))
+        several = sum(len(split_references(self.field(index, 1))) for index in range(len(self)))
         facts = [f"{several:,} captions of {len(self):,} images"] if several > len(self) else []
         facts += [f"{self.counts[key]:,} {why}" for key, why in reasons.items() if self.counts.get(key)]
         return self.facts + facts + super().report()
 
 
 def _content(image: StoredImage | CellImage | Path) -> RawImage:
-    """What opens an image."""
+    """An object that the image processor can open."""
     if isinstance(image, StoredImage):
         return image.tree.content(image.name)
     content: RawImage = image.read() if isinstance(image, CellImage) else image
@@ -253,12 +254,12 @@ def _problem(record: CaptionRecord, decode: bool) -> str:
     """Why an image cannot be read, with the place of its caption; "" if it can."""
     if isinstance(record.image, Path) and not record.image.is_file():
         return f"{record.place}: there is no image {record.image}; correct the path or the line"
-    found = image_problem(_content(record.image), decode)
-    return f"{record.place}: {found}" if found else ""
+    problem = image_problem(_content(record.image), decode)
+    return f"{record.place}: {problem}" if problem else ""
 
 
 class CaptionPairs(Source):
-    """Every caption of an image is an example of its own: what training reads."""
+    """Every caption is one example, with its image; training reads these pairs."""
 
     def __init__(self, examples: Source) -> None:
         self.examples, self.name = examples, examples.name
@@ -274,9 +275,9 @@ class CaptionPairs(Source):
         image, captions = self.examples[int(self.images[index])]
         return image, captions.split("\t")[self.numbers[index]]
 
-    def side(self, index: int, side: int) -> Any:
-        found = self.examples.side(int(self.images[index]), side)
-        return found.split("\t")[self.numbers[index]] if side == 1 else found
+    def field(self, index: int, field: int) -> Any:
+        value = self.examples.field(int(self.images[index]), field)
+        return value.split("\t")[self.numbers[index]] if field == 1 else value
 
     def location(self, index: int) -> str:
         """The place of the caption, where it is known; else that of the image."""

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ...config.data.base import Data, DataFiles
 from ...errors import UserError
-from ..files.in_memory import InMemory, is_known, kind_of
+from ..files.in_memory import InMemory, is_indexable, type_name
 
 EXPECTED = (
     "expected file names, a list of tuples or dicts, a dict of columns, a pandas or polars frame, an Arrow table, a "
@@ -27,17 +27,17 @@ def as_data_files(data: Any, key: str) -> Any:
         return data
     if isinstance(data, tuple):
         return tuple(map(_file_names, data))
-    if isinstance(data, list) and all(isinstance(each, str | PathLike | list) for each in data):
-        return [_file_names(each) for each in data]
+    if isinstance(data, list) and all(isinstance(names, str | PathLike | list) for names in data):
+        return [_file_names(names) for names in data]
     if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
         data = data.collect()
-    if is_known(data):
+    if is_indexable(data):
         return ((InMemory(data),),)
     if isinstance(data, Iterable) and not isinstance(data, bytes | Mapping | set | frozenset):
         from ..tables.arrow import spool
 
         return ((str(spool(data, key)),),)
-    raise UserError(f"{key} is a {kind_of(data)}; {EXPECTED}")
+    raise UserError(f"{key} is a {type_name(data)}; {EXPECTED}")
 
 
 def _file_names(names: Any) -> Any:
@@ -48,41 +48,41 @@ def _file_names(names: Any) -> Any:
 
 
 def with_data(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose data may be in memory: under `data` or, by dotted key, `data.train`."""
+    """Convert data in settings, under `data` or a dotted key such as `data.train`, to data files."""
     changed = dict(settings)
     for key, value in settings.items():
         if key == "data" and isinstance(value, Mapping):
-            changed[key] = {SPLITS.get(name, name): _side_value(f"data.{name}", each) for name, each in value.items()}
+            changed[key] = {SPLITS.get(name, name): _split_value(f"data.{name}", data) for name, data in value.items()}
         else:
-            changed[key] = _side_value(key, value)
+            changed[key] = _split_value(key, value)
     return changed
 
 
-def keep_memory(stored: Data, given: Data) -> Data:
-    """The data settings of a stored run; data that were in memory are those that are given now."""
-    return stored.model_copy(update={split: getattr(given, split) for split in splits_in_memory(given)})
+def keep_memory(stored: Data, current: Data) -> Data:
+    """The data settings of a stored run; splits in memory come from `current`."""
+    return stored.model_copy(update={split: getattr(current, split) for split in splits_in_memory(current)})
 
 
 def splits_in_memory(data: Data) -> list[str]:
     """The splits whose data are in memory."""
-    sides = {split: getattr(data, split) for split in ("train", "valid", "test")}
+    splits = {split: getattr(data, split) for split in ("train", "valid", "test")}
     return [
-        split for split, value in sides.items() if any(isinstance(name, InMemory) for side in value for name in side)
+        split for split, files in splits.items() if any(isinstance(name, InMemory) for group in files for name in group)
     ]
 
 
 def evaluation_files(data: Any) -> DataFiles | None:
-    """What `evaluate` is given as the sides of examples: file names, such as "a.en,a.de", or data in memory."""
+    """The data of `evaluate`: file names, such as "a.en,a.de", or data in memory; None stays None."""
     if data is None:
         return None
     try:
-        sides: DataFiles = Data.model_validate({"test": as_data_files(data, "data")}).test
+        files: DataFiles = Data.model_validate({"test": as_data_files(data, "data")}).test
     except ValidationError as error:
-        raise UserError(f"the data are a {kind_of(data)}; {EXPECTED}") from error
-    if not sides:
+        raise UserError(f"the data are a {type_name(data)}; {EXPECTED}") from error
+    if not files:
         raise UserError("the data are empty; give at least one example, or nothing to use data.test of the run")
-    return sides
+    return files
 
 
-def _side_value(key: str, value: Any) -> Any:
+def _split_value(key: str, value: Any) -> Any:
     return as_data_files(value, key) if key.partition("data.")[2] in ("train", "valid", "test", *SPLITS) else value

@@ -29,10 +29,10 @@ Unit = tuple[str, bool]  # part of a document, and whether the document ends wit
 
 
 class HoldoutSplit(NamedTuple):
-    """One of the two splits of some files: the first, or the rest that is held out."""
+    """One of two splits of some files: the first part to train on, or the held-out rest."""
 
     held_out: bool
-    share: float  # of the characters that is held out
+    share: float  # of the characters, held out
 
 
 class Documents:
@@ -49,7 +49,7 @@ class Documents:
         self._tables: dict[Path | InMemory, Table] = {}
 
     def parts(self, last_split: Callable[[str], int] | None) -> Iterator[TextPart]:
-        """All documents, in parts that end where `last_split` says; without it, whole."""
+        """All documents, in parts that end at `last_split`; without it, whole."""
         waiting: list[str] = []
         inner = False
         for text, last in self._units():
@@ -72,7 +72,7 @@ class Documents:
                 yield part.text
 
     def request(self) -> str:
-        """Identifies which files are read and how, whatever they contain. Part of cache file names: keep it stable."""
+        """Identifies the files and how they are read, not their content. Part of cache file names: keep it stable."""
         split = f"Half(held={self.holdout.held_out}, share={self.holdout.share})" if self.holdout else None
         ways = [self.data.format, self.data.document, self.data.invalid, self.data.verify, split]
         if columns := self.data.columns:
@@ -92,7 +92,7 @@ class Documents:
         return state.hexdigest()
 
     def facts(self) -> list[str]:
-        """Which column of the first table is read; nothing if all files are plain text."""
+        """A sentence about the column read from the first table; none if all files are plain text."""
         for path in self.files:
             format = self._format(path)
             if isinstance(path, Path) and format == "jsonl":
@@ -113,10 +113,10 @@ class Documents:
             yield from self._all_units()
             return
         border, within = self._border
-        number = seen = 0
+        number = offset = 0
         for text, last in self._all_units():
-            before = len(text) if number < border else min(max(within - seen, 0), len(text)) * (number == border)
-            over = (number, seen + len(text)) >= (border, within)  # the first split ends here or before
+            before = len(text) if number < border else min(max(within - offset, 0), len(text)) * (number == border)
+            over = (number, offset + len(text)) >= (border, within)  # the train split ends here or before
             if not self.holdout.held_out:
                 if number < border or before:
                     yield text[:before], last or over
@@ -124,7 +124,7 @@ class Documents:
                     return
             elif over and (last or before < len(text)):
                 yield text[before:], last
-            number, seen = (number + 1, 0) if last else (number, seen + len(text))
+            number, offset = (number + 1, 0) if last else (number, offset + len(text))
 
     @cached_property
     def _border(self) -> tuple[int, int]:
@@ -324,21 +324,21 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
 # --- which files -----------------------------------------------------------------------------------------------------
 
 
-def open_documents(data: TextData, split: str, sides: DataFiles | None = None) -> Documents:
+def open_documents(data: TextData, split: str, files: DataFiles | None = None) -> Documents:
     """The train, valid or test split: the files named for it, or the part held out of data.train.
 
-    `sides` names other files.
+    `files` replaces the files of the settings.
     """
     holdout = None
-    if sides is None and split != "test" and data.holdout and not data.valid:
-        holdout, sides = HoldoutSplit(split == "valid", data.holdout), data.train
-    sides = sides or getattr(data, split)
-    if not sides:
+    if files is None and split != "test" and data.holdout and not data.valid:
+        holdout, files = HoldoutSplit(split == "valid", data.holdout), data.train
+    files = files or getattr(data, split)
+    if not files:
         more = ", or hold out a share of data.train (data.holdout)" if split == "valid" else ""
         raise UserError(f"this run has no {split} data; name some, such as data.{split}=folder{more}")
-    files = [path for side in sides for pattern in side for path in text_files(pattern)]
-    name = str(files[0]) + (f" (and {len(files) - 1:,} more)" if len(files) > 1 else "")
-    return Documents(files, data, name, holdout)
+    paths = [path for group in files for pattern in group for path in text_files(pattern)]
+    name = str(paths[0]) + (f" (and {len(paths) - 1:,} more)" if len(paths) > 1 else "")
+    return Documents(paths, data, name, holdout)
 
 
 def text_files(pattern: str) -> "list[Path | InMemory]":

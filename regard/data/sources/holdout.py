@@ -22,11 +22,11 @@ class Subset(Source):
     def item(self, index: int) -> tuple[object, ...]:
         return self.examples.item(int(self.indices[index]))
 
-    def side(self, index: int, side: int) -> object:
-        return self.examples.side(int(self.indices[index]), side)
+    def field(self, index: int, field: int) -> object:
+        return self.examples.field(int(self.indices[index]), field)
 
-    def text(self, index: int, side: int) -> str:
-        return self.examples.text(int(self.indices[index]), side)
+    def text(self, index: int, field: int) -> str:
+        return self.examples.text(int(self.indices[index]), field)
 
     def seconds(self, index: int) -> float:
         return self.examples.seconds(int(self.indices[index]))
@@ -47,13 +47,13 @@ class Subset(Source):
 
 
 def hold_out(examples: Source, share: float, split: str, tail: bool = False) -> Source:
-    """The examples of split train or valid, if `share` of all is for validation.
+    """The examples of split train or valid, where `share` of all are held out for validation.
 
-    The held-out ones are drawn at random, the same in every run; with `tail` they are the last ones, as in running
-    text. Of a mixture, each task gives its share.
+    Held-out examples are random, the same in every run; with `tail` they are the last ones, as in running text. In a
+    mixture, every task holds out this share.
     """
     if isinstance(examples, Mixture):
-        parts = [hold_out(each, share, split, tail) for each in examples.datasets]
+        parts = [hold_out(member, share, split, tail) for member in examples.datasets]
         weights = () if examples.weights is None else tuple(examples.weights)
         return Mixture(list(zip(examples.prefixes, parts, strict=True)), weights)
     total, count = len(examples), max(round(share * len(examples)), 1)

@@ -26,32 +26,32 @@ CAPTION_NAMES = ("text", "caption", "captions", "title", "alt", "alt_text", "des
 NAME = Role("text", "text", (CAPTION_NAMES, ("label",), LABEL_NAMES), named_text)
 
 
-def image_texts(sides: Sequence[Sequence[str]], data: NamedImages) -> Source:
-    """The examples in these files, each an image and a text that belongs to it."""
-    folders = [is_tree(name) for side in sides for name in side]
-    if len(sides) == 2:
-        return CaptionPairs(captioned_images(sides, data)) if any(folders) else idx_examples(sides[0], sides[1], data)
-    if len(sides) != 1:
+def image_texts(files: Sequence[Sequence[str]], data: NamedImages) -> Source:
+    """The examples in these files: pairs of an image and its text."""
+    folders = [is_tree(name) for group in files for name in group]
+    if len(files) == 2:
+        return CaptionPairs(captioned_images(files, data)) if any(folders) else idx_examples(files[0], files[1], data)
+    if len(files) != 1:
         raise UserError(
-            f"images and texts are {len(sides)} places here, separated by commas; give a table with the columns path "
+            f"images and texts are {len(files)} places here, separated by commas; give a table with the columns path "
             "and text, a folder with one folder for each class, images and a table of captions, or two IDX files"
         )
-    if all(folders) and all(_has_captions(name) for name in sides[0]):
-        return CaptionPairs(captioned_images(sides, data))
-    if all(_is_table(name, data) for name in sides[0]):
-        return join_examples([_open_table(name, data) for name in sides[0]])
-    return labeled_images(sides, data)
+    if all(folders) and all(_has_captions(name) for name in files[0]):
+        return CaptionPairs(captioned_images(files, data))
+    if all(_is_table(name, data) for name in files[0]):
+        return join_examples([_open_table(name, data) for name in files[0]])
+    return labeled_images(files, data)
 
 
 def _has_captions(name: str) -> bool:
-    """True if there is a text beside an image of a folder or archive."""
+    """True if a folder or archive has a text file beside an image."""
     names = open_tree(Path(name).expanduser()).names
-    return any(f"{os.path.splitext(each)[0]}.txt" in {*names} for each in names[:1000] if is_image_name(each))
+    return any(f"{os.path.splitext(path)[0]}.txt" in {*names} for path in names[:1000] if is_image_name(path))
 
 
 def _is_table(name: str, data: NamedImages) -> bool:
-    known = isinstance(name, InMemory) or plain_suffix(name) in SUFFIXES or data.format != "auto"
-    return known and not is_tree(name)
+    has_format = isinstance(name, InMemory) or plain_suffix(name) in SUFFIXES or data.format != "auto"
+    return has_format and not is_tree(name)
 
 
 def _open_table(name: str, data: NamedImages) -> Source:

@@ -1,7 +1,7 @@
-"""Images with labels: a folder per class, tables of paths, IDX files as MNIST has them, and archives of these.
+"""Images with labels: a folder per class, tables of paths, IDX files as of MNIST, and archives of these.
 
-Every image is checked when the data are opened: the first and last bytes of a PNG or JPEG file, the header of others.
-With data.invalid=skip every image is decoded, and those that cannot be are left out.
+Opening the data checks every image: the first and last bytes of a PNG or JPEG file, the header of others. With
+data.invalid=skip, it decodes every image and leaves out those that fail.
 """
 
 import glob
@@ -28,7 +28,7 @@ from .media import FileTable, TreeSource, array_digest, file_cell, is_tree, join
 
 SKIP_HINT = "or set data.invalid=skip to leave such images out"
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
-OTHER = {".heic", ".heif", ".svg", ".psd", ".eps"}  # refused by name, not left out as files that are no images
+OTHER = {".heic", ".heif", ".svg", ".psd", ".eps"}  # images that are refused, not ignored as other files are
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_NAMES = ("image", "img", "file", "file_name", "filename", "image_path", "file_path", "filepath")
 
@@ -44,17 +44,16 @@ def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
 PATH = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
 
 
-def labeled_images(sides: Sequence[Sequence[str]], data: NamedImages) -> Source:
+def labeled_images(files: Sequence[Sequence[str]], data: NamedImages) -> Source:
     """The examples in these files, each an image and its label."""
-    if len(sides) == 2 and not any(Path(name).is_dir() for side in sides for name in side):
-        return idx_examples(sides[0], sides[1], data)
-    if len(sides) != 1:
+    if len(files) == 2 and not any(Path(name).is_dir() for group in files for name in group):
+        return idx_examples(files[0], files[1], data)
+    if len(files) != 1:
         raise UserError(
-            f"images and labels are in one place, but {len(sides)} were given, separated by commas; two are IDX "
+            f"images and labels are in one place, but {len(files)} were given, separated by commas; two are IDX "
             "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
         )
-    found = [_open(pattern, data) for pattern in sides[0]]
-    return join_examples(found)
+    return join_examples([_open(pattern, data) for pattern in files[0]])
 
 
 def open_images(name: str, data: NamedImages) -> Iterator[tuple[str, RawImage]]:
@@ -101,10 +100,10 @@ class TreeImages(TreeSource):
         classes = [PurePosixPath(name).relative_to(self.top).parts for name in images]
         self._check_folders(images, classes)
         problems = (image_problem(tree.content(name), data.invalid == "skip") for name in images)
-        kept, self.problem = readable(problems, data.invalid, SKIP_HINT)
-        self.files = [(images[number], _label(classes[number][0], data, self.name)) for number in kept.tolist()]
+        usable, self.problem = readable(problems, data.invalid, SKIP_HINT)
+        self.files = [(images[number], _label(classes[number][0], data, self.name)) for number in usable.tolist()]
         self.other = [name for name in tree.names if not is_image_name(name)]
-        self.counts = {"examples": len(self.files), "unreadable": len(images) - len(kept)}
+        self.counts = {"examples": len(self.files), "unreadable": len(images) - len(usable)}
 
     def _check_folders(self, images: Sequence[str], classes: Sequence[tuple[str, ...]]) -> None:
         for name, parts in zip(images, classes, strict=True):
@@ -124,7 +123,7 @@ class TreeImages(TreeSource):
     def report(self) -> list[str]:
         labels, facts = {PurePosixPath(name).relative_to(self.top).parts[0] for name, _ in self.files}, []
         folders = [PurePosixPath(name) for name in self.tree.folders]
-        empty = sorted(each.name for each in folders if each.parent == self.top and each.name not in labels)
+        empty = sorted(folder.name for folder in folders if folder.parent == self.top and folder.name not in labels)
         if empty:
             facts.append(f"no images in {', '.join(empty)}, so no class of this name")
         if self.other:
@@ -141,7 +140,7 @@ def _label(name: str, data: NamedImages, place: str) -> str:
 
 
 def _common_folder(names: Sequence[str]) -> PurePosixPath:
-    """The folder whose folders are the classes: an archive often has one folder around them."""
+    """The folder that contains the class folders: an archive often has one folder around them."""
     parents = [PurePosixPath(name).parent.parts for name in names]
     top: list[str] = []
     while parents and len({parts[: len(top) + 1] for parts in parents}) == 1 and len(parents[0]) > len(top) + 1:
@@ -155,12 +154,12 @@ class TableImages(FileTable):
     noun = "image"
 
     def check(self, invalid: str) -> None:
-        """Find the images that cannot be read."""
+        """Leave out images that cannot be read, or raise an error."""
         whole, decode = len(self), invalid == "skip"
         problems = (self.file_problem(index, lambda raw: image_problem(raw, decode)) for index in range(whole))
-        kept, self.problem = readable(problems, invalid, SKIP_HINT)
-        self.keep(kept)
-        self.counts["unreadable"] = whole - len(kept)
+        usable, self.problem = readable(problems, invalid, SKIP_HINT)
+        self.keep(usable)
+        self.counts["unreadable"] = whole - len(usable)
 
 
 class InMemoryImages(InMemorySource):
@@ -177,7 +176,7 @@ class InMemoryImages(InMemorySource):
 
 
 def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: NamedImages) -> Source:
-    """The images and labels of IDX files, as MNIST has them; a label is its number, or one of data.names."""
+    """The images and labels of IDX files, the format of MNIST; a label is its number, or one of data.names."""
     images = np.concatenate([read_idx(path) for pattern in image_files for path in matching_files(pattern)])
     numbers = np.concatenate([read_idx(path) for pattern in label_files for path in matching_files(pattern)])
     if images.ndim not in (3, 4) or numbers.ndim != 1 or len(images) != len(numbers):

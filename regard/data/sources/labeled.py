@@ -25,12 +25,12 @@ from ..tables.columns import (
 from ..tables.open import column_rule, open_table
 from ..tables.records import TableSource
 
-INSPECTED, FEWEST = 1000, 10  # examples that are inspected for a header, and those it takes to be sure
-FEWEST_NUMBERS = 20  # different ones among them that are no classes, if some have a fraction
+INSPECTED, FEWEST = 1000, 10  # examples inspected for a header; with fewer than FEWEST, no first line is refused
+FEWEST_NUMBERS = 20  # this many different numbers, some with a fraction, are regression targets
 
 
-class PairedTexts(TableSource):
-    """Pairs of texts. An example is (text, label, second text): the label has the place that it has without a pair."""
+class LabeledPairs(TableSource):
+    """Pairs of texts. An example is (text, label, second text): the label is field 1, as for single texts."""
 
     def item(self, index: int) -> tuple[Any, ...]:
         text, pair, label = super().item(index)
@@ -46,24 +46,24 @@ def label_roles(data: LabelData, label: Role = LABEL) -> tuple[Role, ...]:
     return (FIRST_TEXT, TEXT_PAIR, label) if data.pairs == "yes" else (TEXT, label)
 
 
-def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> TableSource:
+def labeled_texts(files: Sequence[Sequence[str]], data: LabelData) -> TableSource:
     """The examples in these files: (text, target), or (text, target, second text) of pairs."""
-    return _open(sides, data, column_rule(data, label_roles(data)))
+    return _open(files, data, column_rule(data, label_roles(data)))
 
 
-def _open(sides: Sequence[Sequence[str]], data: LabelData, rule: ColumnRule) -> TableSource:
-    if len(sides) != 1:
+def _open(files: Sequence[Sequence[str]], data: LabelData, rule: ColumnRule) -> TableSource:
+    if len(files) != 1:
         raise UserError(
-            f"texts and labels are in one file, but {len(sides)} were given, separated by commas; "
+            f"texts and labels are in one file, but {len(files)} were given, separated by commas; "
             "join several files by a glob or a TOML list"
         )
     if data.format == "text":
         raise UserError("data.format=text has no labels for training or evaluation; use a table, such as tsv")
-    table = open_table(sides[0], rule, data.format, data.invalid)
+    table = open_table(files[0], rule, data.format, data.invalid)
     examples = TableSource(table)
     if data.header == "auto" and len(examples):
         refuse_likely_header(examples, rule)
-    return PairedTexts(table) if len(rule.roles) == 3 else examples
+    return LabeledPairs(table) if len(rule.roles) == 3 else examples
 
 
 def refuse_likely_header(examples: TableSource, rule: ColumnRule) -> None:
@@ -91,45 +91,45 @@ def refuse_likely_header(examples: TableSource, rule: ColumnRule) -> None:
 
 
 class Detected(NamedTuple):
-    """What training data show about themselves."""
+    """Settings detected from training data."""
 
-    settings: dict[str, str]  # of data.*, where they differ from one label for one text
-    examples: TableSource | None  # the data, if they are open with these settings
+    settings: dict[str, str]  # keys of data.* that differ from one label for one text
+    examples: TableSource | None  # the data, if they were opened with these settings
 
 
 def detect_problem(data: LabelData) -> Detected:
-    """Whether data.train has pairs of texts, and several labels or numbers, where the settings leave it open.
+    """Detect pairs of texts, several labels or numbers in data.train, where the settings are `auto`.
 
-    Only unmistakable signs count: the names of two texts, three columns in data.columns, lists of labels, numbers with
-    fractions and many values.
+    Only clear signs count: column names of two texts, three columns in data.columns, lists of labels, many different
+    numbers with fractions.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     if data.pairs == "auto" and len(data.columns) == 3:
-        found["pairs"] = "yes"
+        settings["pairs"] = "yes"
     if data.problem_type == "auto" and data.delimiter:
-        found["problem_type"] = "multi_label"
-    data = data.model_copy(update=found)
+        settings["problem_type"] = "multi_label"
+    data = data.model_copy(update=settings)
     rule = column_rule(data, label_roles(data, ANY_LABEL if data.problem_type == "auto" else LABEL))
     try:
         examples = _open(data.train, data, replace(rule, watch_pairs=data.pairs == "auto" and not data.columns))
     except PairColumns:
         again = detect_problem(data.model_copy(update={"pairs": "yes"}))
-        return Detected(found | {"pairs": "yes"} | again.settings, again.examples)
+        return Detected(settings | {"pairs": "yes"} | again.settings, again.examples)
     if data.problem_type != "auto":
-        return Detected(found, examples)
-    kind = _target_kind([examples.side(index, 1) for index in range(min(len(examples), INSPECTED))])
-    if kind == "single_label":
-        return Detected(found, examples)
-    return Detected(found | {"problem_type": kind}, None)
+        return Detected(settings, examples)
+    problem = _problem_type([examples.field(index, 1) for index in range(min(len(examples), INSPECTED))])
+    if problem == "single_label":
+        return Detected(settings, examples)
+    return Detected(settings | {"problem_type": problem}, None)
 
 
-def _target_kind(targets: Sequence[str]) -> str:
-    """What these cells are: labels, lists of labels in JSON, or numbers."""
-    if targets and all(each.startswith("[") and each.endswith("]") for each in targets):
+def _problem_type(targets: Sequence[str]) -> str:
+    """The problem type of these cells: labels, lists of labels in JSON, or numbers."""
+    if targets and all(target.startswith("[") and target.endswith("]") for target in targets):
         return "multi_label"
-    numbers = [_as_number(each) for each in targets]
-    known = {number for number in numbers if number is not None}
-    if None in numbers or len(known) < FEWEST_NUMBERS or all(number.is_integer() for number in known):
+    numbers = [_as_number(target) for target in targets]
+    distinct = {number for number in numbers if number is not None}
+    if None in numbers or len(distinct) < FEWEST_NUMBERS or all(number.is_integer() for number in distinct):
         return "single_label"
     return "regression"
 

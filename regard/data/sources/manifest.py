@@ -21,17 +21,17 @@ from .images import image_value, is_image_name
 from .media import join_examples, readable
 from .sounds import check_sound, is_sound_name, sound_value
 
-TEXT, IMAGE, AUDIO = "text", "image", "audio"  # the kinds of inputs
-KINDS = (TEXT, IMAGE, AUDIO)
+TEXT, IMAGE, AUDIO = "text", "image", "audio"
+MODALITIES = (TEXT, IMAGE, AUDIO)
 EXAMPLE = '{"image": "a.png", "target": "a red circle"}'
 SKIP_HINT = "or set data.invalid=skip to leave such lines out"
 SUFFIXES = (".jsonl", ".ndjson")
 
 
 class SourceTag(NamedTuple):
-    """Where an example belongs: the kind of its input, and the tag of its task."""
+    """The modality of an example's input, and the tag of its task."""
 
-    kind: str
+    modality: str
     task: str
 
 
@@ -44,40 +44,46 @@ class Line(NamedTuple):
 
 
 def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
-    """The content of a record. A ValueError says what is wrong with it; without `required` it needs no target."""
-    found = [kind for kind in KINDS if record.get(kind) is not None]
-    if len(found) != 1:
+    """The content of a record. A ValueError says what is wrong. Without `required`, the target may be missing."""
+    modalities = [modality for modality in MODALITIES if record.get(modality) is not None]
+    if len(modalities) != 1:
         there = ", ".join(map(str, record)) or "nothing"
-        what = f"{' and '.join(found)} at once" if found else f"no input of a known kind; there is {there}"
-        raise ValueError(f"{what}; expected one of {', '.join(KINDS)}, as in {EXAMPLE}")
-    (kind,) = found
-    value, target, task = record[kind], record.get("target"), record.get("task", kind)
-    blank = isinstance(value, str) and not value.strip() and (required or kind != TEXT)
-    if blank or kind == TEXT and not isinstance(value, str):
-        raise ValueError(f"no {kind} under {kind!r}; expected {'a text' if kind == TEXT else 'the path of a file'}")
+        what = f"{' and '.join(modalities)} at once" if modalities else f"no input of a known kind; there is {there}"
+        raise ValueError(f"{what}; expected one of {', '.join(MODALITIES)}, as in {EXAMPLE}")
+    (modality,) = modalities
+    value, target, task = record[modality], record.get("target"), record.get("task", modality)
+    blank = isinstance(value, str) and not value.strip() and (required or modality != TEXT)
+    if blank or modality == TEXT and not isinstance(value, str):
+        raise ValueError(
+            f"no {modality} under {modality!r}; expected {'a text' if modality == TEXT else 'the path of a file'}"
+        )
     if required and (not isinstance(target, str) or not target.strip()):
-        raise ValueError(f"no text under 'target'; expected what is written for the {kind}, as in {EXAMPLE}")
+        raise ValueError(f"no text under 'target'; expected what is written for the {modality}, as in {EXAMPLE}")
     if not isinstance(task, str) or not task.strip():
-        raise ValueError(f"no text under 'task'; expected a tag such as {kind!r}, or no such key")
-    check_texts([each for each in (value, target, task) if isinstance(each, str)])
-    return Line(SourceTag(kind, task.strip()), value, str(target).strip() if required else "")
+        raise ValueError(f"no text under 'task'; expected a tag such as {modality!r}, or no such key")
+    check_texts([text for text in (value, target, task) if isinstance(text, str)])
+    return Line(SourceTag(modality, task.strip()), value, str(target).strip() if required else "")
 
 
 class ManifestSource(Source):
-    """Items have the tag of the source, the input and the target. Paths are relative to the folder of the manifest."""
+    """Items are (SourceTag, input, target). Paths are relative to the folder of the manifest."""
 
     def __init__(self, name: str, data: MultitaskData, whole: Sequence[int] | np.ndarray) -> None:
-        """`whole` has the numbers of the lines that are whole."""
+        """`whole` has the numbers of the valid lines."""
         self.name, self.counts, self.problem = name, {"examples": len(whole)}, ""
         self.rows = np.asarray(whole, np.int64)
         self._sizes = hashlib.blake2b(digest_size=16)  # of the files
         checked = [self._check(int(row), data) for row in self.rows.tolist()]
-        kept, self.problem = readable((problem for problem, _, _ in checked), data.invalid, SKIP_HINT)
+        usable, self.problem = readable((problem for problem, _, _ in checked), data.invalid, SKIP_HINT)
         tags, lengths = [tag for _, tag, _ in checked], np.array([seconds for _, _, seconds in checked])
-        short = kept[lengths[kept] <= data.max_seconds] if len(kept) else kept
+        short = usable[lengths[usable] <= data.max_seconds] if len(usable) else usable
         self.rows, self.lengths = self.rows[short], lengths[short] if len(short) else np.zeros(0)
         self.tags = [tags[number] for number in short.tolist()]
-        self.counts = {"examples": len(short), "unreadable": len(checked) - len(kept), "long": len(kept) - len(short)}
+        self.counts = {
+            "examples": len(short),
+            "unreadable": len(checked) - len(usable),
+            "long": len(usable) - len(short),
+        }
         self.most_seconds = data.max_seconds
 
     def line(self, row: int) -> Line:
@@ -96,24 +102,24 @@ class ManifestSource(Source):
 
     def raw(self, row: int, line: Line) -> Any:
         """The input as its processor reads it."""
-        if line.tag.kind == TEXT:
+        if line.tag.modality == TEXT:
             return line.value
-        value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.kind](line.value)
+        value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.modality](line.value)
         return value.value if isinstance(value, MediaValue) else self.folder(row) / value
 
     def _check(self, row: int, data: MultitaskData) -> tuple[str, SourceTag, float]:
-        """Why the file of a line cannot be read, or "", the tag of the line, and the length of a recording."""
+        """The problem of a line's file or "", the tag of the line, and the length of a recording."""
         line = self.line(row)
         try:
             raw = self.raw(row, line)
         except ValueError as error:
-            return f"{self.place(row)}: no {line.tag.kind} but {error}; give the path of a file", line.tag, 0.0
+            return f"{self.place(row)}: no {line.tag.modality} but {error}; give the path of a file", line.tag, 0.0
         if isinstance(raw, Path):
             if not raw.is_file():
-                where = f"{self.place(row)}: there is no {line.tag.kind} file {raw}"
+                where = f"{self.place(row)}: there is no {line.tag.modality} file {raw}"
                 return f"{where}; correct the path or the line", line.tag, 0.0
             self._sizes.update(b"%d " % raw.stat().st_size)
-        problem, seconds = CHECKS[line.tag.kind](raw, data)
+        problem, seconds = CHECKS[line.tag.modality](raw, data)
         return f"{self.place(row)}: {problem}" if problem else "", line.tag, seconds
 
     def __len__(self) -> int:
@@ -124,10 +130,10 @@ class ManifestSource(Source):
         line = self.line(row)
         return line.tag, self.raw(row, line), line.target
 
-    def side(self, index: int, side: int) -> Any:
-        if side == 0:
+    def field(self, index: int, field: int) -> Any:
+        if field == 0:
             return self.tags[index]
-        return self.line(int(self.rows[index])).target if side == 2 else self.item(index)[side]
+        return self.line(int(self.rows[index])).target if field == 2 else self.item(index)[field]
 
     def seconds(self, index: int) -> float:
         return float(self.lengths[index])
@@ -205,9 +211,9 @@ class ManifestRecords(ManifestSource):
         return "\n".join(parts).encode("utf-8", "surrogateescape")
 
 
-def open_manifests(sides: Sequence[Sequence[str]], data: MultitaskData) -> Source:
+def open_manifests(files: Sequence[Sequence[str]], data: MultitaskData) -> Source:
     """The examples of all manifests, one after the other."""
-    return join_examples([_open(pattern, data) for side in sides for pattern in side])
+    return join_examples([_open(pattern, data) for group in files for pattern in group])
 
 
 def _open(pattern: str, data: MultitaskData) -> Source:
@@ -236,8 +242,8 @@ def is_media_name(name: str) -> bool:
     return is_image_name(name) or is_sound_name(name)
 
 
-def kind_of_name(name: str) -> str | None:
-    """The kind of a file by its suffix; None: neither an image nor a recording."""
+def modality_of_name(name: str) -> str | None:
+    """The modality of a file by its suffix; None: neither an image nor a recording."""
     return IMAGE if is_image_name(name) else AUDIO if is_sound_name(name) else None
 
 
@@ -253,5 +259,5 @@ def manifest_items(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
             line = parse_line(record, required=False)
         except ValueError as error:
             raise UserError(f"{lines.location(number)}: {error}") from error
-        value = line.value if line.tag.kind == TEXT else folder / str(line.value)
-        yield lines.location(number), {line.tag.kind: value, "task": record.get("task")}
+        value = line.value if line.tag.modality == TEXT else folder / str(line.value)
+        yield lines.location(number), {line.tag.modality: value, "task": record.get("task")}

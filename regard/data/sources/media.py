@@ -1,4 +1,4 @@
-"""What examples of images and of sounds share: files in tables, several places as one, files that cannot be read."""
+"""Shared by sources of images and of sounds: files in tables, joined sources, files that cannot be read."""
 
 import bisect
 import hashlib
@@ -31,14 +31,14 @@ def is_tree(name: str) -> bool:
 def open_files(
     name: str, is_media_name: Callable[[str], bool], none: Callable[[str], UserError], rule: ColumnRule, invalid: str
 ) -> Iterator[tuple[str, Any]]:
-    """The files that a file, a folder, an archive or a table of paths has for a model to read, each with its name."""
+    """The media files in a folder, an archive or a table of paths, or the file itself, each with its name."""
     path = Path(name).expanduser()
     if is_tree(name):
         tree = open_tree(path)
-        names = [each for each in tree.names if is_media_name(each)]
+        names = [file for file in tree.names if is_media_name(file)]
         if not names:
             raise none(name)
-        return ((tree.location(each), tree.content(each)) for each in names)
+        return ((tree.location(file), tree.content(file)) for file in names)
     if plain_suffix(name) in SUFFIXES:
         table = FileTable(open_table([name], rule, "auto", invalid))
         return ((table.file_name(index), table[index][0]) for index in range(len(table)))
@@ -46,16 +46,16 @@ def open_files(
 
 
 def readable(problems: Iterable[str], invalid: str, hint: str) -> tuple[np.ndarray, str]:
-    """The numbers of the files without a problem, and the first problem. Without data.invalid=skip it is raised."""
-    kept, first = [], ""
+    """The numbers of files without a problem, and the first problem. Without data.invalid=skip, it is raised."""
+    numbers, first = [], ""
     for number, problem in enumerate(problems):
         if not problem:
-            kept.append(number)
+            numbers.append(number)
         elif invalid == "skip":
             first = first or problem
         else:
             raise UserError(f"{problem}, {hint}")
-    return np.array(kept, np.int64), first
+    return np.array(numbers, np.int64), first
 
 
 def file_cell(cell: object) -> object:
@@ -78,8 +78,8 @@ def array_digest(media: Any) -> str:
 class MediaSource(Source):
     """Images or recordings, of which some may have been left out."""
 
-    noun: str  # what the files are
-    problem = ""  # of the first one that was left out
+    noun: str  # "image" or "recording", for messages
+    problem = ""  # of the first file that was left out
 
     def report(self) -> list[str]:
         count = self.counts.get("unreadable", 0)
@@ -100,8 +100,8 @@ class TreeSource(MediaSource):
         name, text = self.files[index]
         return self.tree.content(name), text
 
-    def side(self, index: int, side: int) -> Any:
-        return self.files[index][1] if side == 1 else self.item(index)[side]
+    def field(self, index: int, field: int) -> Any:
+        return self.files[index][1] if field == 1 else self.item(index)[field]
 
     def location(self, index: int) -> str:
         return self.tree.location(self.files[index][0])
@@ -117,20 +117,20 @@ class FileTable(TableSource, MediaSource):
         super().__init__(table)
         self._sizes = hashlib.blake2b(digest_size=16)  # of the files
 
-    def keep(self, kept: np.ndarray) -> None:
-        """Leave out the other records."""
-        self.rows = np.asarray(self.rows)[kept]
-        self.counts["examples"] = len(kept)
+    def keep(self, numbers: np.ndarray) -> None:
+        """Keep only the records with these numbers."""
+        self.rows = np.asarray(self.rows)[numbers]
+        self.counts["examples"] = len(numbers)
 
     def file_problem(self, index: int, problem: Callable[[Any], str]) -> str:
-        """Why the file of a record cannot be read, with the place of the record; `problem` looks into the file."""
+        """Why the file of a record cannot be read, after the place of the record; `problem` checks the content."""
         raw, where = self.item(index)[0], self.location(index)
         if isinstance(raw, Path):
             if not raw.is_file():
                 return f"{where}: there is no {self.noun} {raw}; correct the path or the line"
             self._sizes.update(b"%d " % raw.stat().st_size)
-        found = problem(raw)
-        return f"{where}: {found}" if found else ""
+        reason = problem(raw)
+        return f"{where}: {reason}" if reason else ""
 
     def file_name(self, index: int) -> str:
         raw = self.item(index)[0]
@@ -142,11 +142,11 @@ class FileTable(TableSource, MediaSource):
             return raw.value, text
         return Path(RECORD.sub("", self.location(index))).parent / raw, text
 
-    def side(self, index: int, side: int) -> Any:
-        return TableSource.item(self, index)[side] if side == 1 else self.item(index)[side]
+    def field(self, index: int, field: int) -> Any:
+        return TableSource.item(self, index)[field] if field == 1 else self.item(index)[field]
 
-    def text(self, index: int, side: int) -> str:
-        text: str = self.side(index, side)
+    def text(self, index: int, field: int) -> str:
+        text: str = self.field(index, field)
         return text
 
     def fingerprint(self) -> str:
@@ -172,9 +172,9 @@ class JoinedSource(Source):
         part, inner = self._find(index)
         return part.item(inner)
 
-    def side(self, index: int, side: int) -> Any:
+    def field(self, index: int, field: int) -> Any:
         part, inner = self._find(index)
-        return part.side(inner, side)
+        return part.field(inner, field)
 
     def seconds(self, index: int) -> float:
         part, inner = self._find(index)

@@ -43,12 +43,12 @@ class Mixture(Source):
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch.
 
-        With weights, an epoch has as many examples as there are, drawn from each task by its weight. A small task is
-        repeated, in a new order each time.
+        With weights, an epoch has as many examples as all tasks together, drawn by weight. A small task is repeated,
+        in a new order each time.
         """
         if self.weights is None:
             return super().order(rng)
-        groups = [first + np.arange(len(each)) for first, each in zip(self.offsets, self.datasets, strict=False)]
+        groups = [first + np.arange(len(dataset)) for first, dataset in zip(self.offsets, self.datasets, strict=False)]
         return weighted_order(groups, self.weights, rng)
 
     def fingerprint(self) -> str:
@@ -63,10 +63,10 @@ def weighted_order(groups: Sequence[np.ndarray], shares: np.ndarray, rng: Rng) -
     A small group is repeated, in a new order each time.
     """
     total = sum(map(len, groups))
-    drawn = rng.choice(len(groups), size=total, p=shares)
+    choices = rng.choice(len(groups), size=total, p=shares)
     order = np.empty(total, np.int32 if total < 2**31 else np.int64)
     for number, group in enumerate(groups):
-        places = np.flatnonzero(drawn == number)
+        places = np.flatnonzero(choices == number)
         rounds = [rng.permutation(len(group)) for _ in range(-(-len(places) // len(group)))]
         order[places] = group[np.concatenate([np.zeros(0, np.int64), *rounds])[: len(places)]]
     return order
@@ -74,10 +74,10 @@ def weighted_order(groups: Sequence[np.ndarray], shares: np.ndarray, rng: Rng) -
 
 def open_mixture(files: Sequence[Sequence[str]], data: MixData, references: bool) -> Mixture:
     """A mixture with one task for each of these files."""
-    for key, given in (("prefixes", data.prefixes), ("weights", data.weights)):
-        if given and len(given) != len(files):
+    for key, values in (("prefixes", data.prefixes), ("weights", data.weights)):
+        if values and len(values) != len(files):
             raise UserError(
-                f"data.{key} has {len(given)} entries and there are {len(files)} files; "
+                f"data.{key} has {len(values)} entries and there are {len(files)} files; "
                 f"give one for each, in the order of data.train"
             )
     if len(files) > 1 and not data.prefixes:

@@ -12,34 +12,34 @@ from ..tables.records import TableSource
 
 
 def open_pairs(
-    sides: Sequence[Sequence[str]], data: TableData, references: bool = False, default: str = "text", links: str = ""
+    files: Sequence[Sequence[str]], data: TableData, references: bool = False, default: str = "text", links: str = ""
 ) -> TableSource:
     """The examples in these files. With `references`, `data.columns` after the second hold further references.
 
-    `default` is the format of files with an unknown suffix. The lines of the file `links` become a third side.
+    `default` is the format of files with an unknown suffix. The lines of the file `links` become a third field.
     """
-    if not sides or not all(sides):
+    if not files or not all(files):
         raise UserError("no data file is named; give two sides such as data.train=train.en,train.de")
-    format = file_format(sides[0][0], data.format, default)
+    format = file_format(files[0][0], data.format, default)
     if format == "text":
-        if len(sides) != 2:
+        if len(files) != 2:
             raise UserError(
-                f"text data need two sides, source and target, not {len(sides)} ({sides[0][0]} …); separate them by "
+                f"text data need two sides, source and target, not {len(files)} ({files[0][0]} …); separate them by "
                 "a comma, as in data.train=a,b, or give one table, such as .tsv or .jsonl (data.format)"
             )
-        sides = [*sides, [links]] if links else sides
-        return TableSource(ParallelLines([TextLines(side, data.invalid) for side in sides]))
+        files = [*files, [links]] if links else files
+        return TableSource(ParallelLines([TextLines(group, data.invalid) for group in files]))
     if links:
         raise UserError(f"data.links is {links}, and data.train is a table; links go with two files of lines")
-    if len(sides) != 1:
+    if len(files) != 1:
         raise UserError(
-            f"{format} data hold both sides in one file, and {len(sides)} sides were given; join several files by a "
+            f"{format} data hold both sides in one file, and {len(files)} sides were given; join several files by a "
             "glob or a TOML list, or set data.format=text"
         )
     rule = column_rule(data, (SOURCE, TARGET), references=references)
-    return TableSource(open_table(sides[0], rule, data.format, data.invalid, default))
+    return TableSource(open_table(files[0], rule, data.format, data.invalid, default))
 
 
 def split_references(text: str) -> list[str]:
     """The references in a target of evaluation data, where tabs separate them."""
-    return [one for one in text.split("\t") if one.strip()] or [""]
+    return [reference for reference in text.split("\t") if reference.strip()] or [""]

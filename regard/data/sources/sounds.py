@@ -1,7 +1,7 @@
 """Recordings with transcripts: tables of paths, folders with a text beside each recording, LibriSpeech, archives.
 
-Every recording is checked when the data are opened: its header, which also gives its length. With data.invalid=skip
-every recording is decoded, and those that cannot be are left out.
+Opening the data checks the header of every recording, which also gives its length. With data.invalid=skip, it decodes
+every recording and leaves out those that fail.
 """
 
 import glob
@@ -75,14 +75,14 @@ PATH = Role("path", "path or sound", (("audio",), ("path",), PATH_NAMES, FILE_NA
 TRANSCRIPT = Role("text", "text", (("text",), TEXT_NAMES), transcript_value)
 
 
-def transcribed_sounds(sides: Sequence[Sequence[str]], data: RecordingTable) -> Source:
+def transcribed_sounds(files: Sequence[Sequence[str]], data: RecordingTable) -> Source:
     """The examples in these files, each a recording and its transcript. `seconds` gives the length of one."""
-    if len(sides) != 1:
+    if len(files) != 1:
         raise UserError(
-            f"recordings and transcripts are in one place, but {len(sides)} were given, separated by commas; give a "
+            f"recordings and transcripts are in one place, but {len(files)} were given, separated by commas; give a "
             "table with the columns path and text, or a folder"
         )
-    return join_examples([_open(place, data) for pattern in sides[0] for place in _places(pattern)])
+    return join_examples([_open(place, data) for pattern in files[0] for place in _places(pattern)])
 
 
 def open_sounds(name: str, data: RecordingTable) -> Iterator[tuple[str, RawSound]]:
@@ -132,7 +132,7 @@ class SoundSource(MediaSource):
         return float(self.lengths[index])
 
     def _select(self, checked: Iterable[tuple[str, float]], data: RecordingTable) -> np.ndarray:
-        """The numbers of the recordings that can be used, from the problem and the length of each."""
+        """The numbers of the usable recordings; `checked` has the problem and the length of each."""
         lengths: list[float] = []
 
         def problems() -> Iterator[str]:
@@ -141,9 +141,9 @@ class SoundSource(MediaSource):
                 yield problem
 
         whole, self.problem = readable(problems(), data.invalid, SKIP_HINT)
-        found = np.array(lengths)[whole]
-        short = found <= data.max_seconds
-        self.lengths, self.most_seconds = found[short], data.max_seconds
+        seconds_of = np.array(lengths)[whole]
+        short = seconds_of <= data.max_seconds
+        self.lengths, self.most_seconds = seconds_of[short], data.max_seconds
         self.counts |= {"unreadable": len(lengths) - len(whole), "long": int((~short).sum())}
         self.counts["examples"] = int(short.sum())
         return np.asarray(whole[short])
@@ -159,7 +159,7 @@ class SoundSource(MediaSource):
 
 
 def check_sound(raw: RawSound, data: Recordings) -> tuple[str, float]:
-    """Why a recording cannot be read, or "", and its length in seconds. Too long ones are not decoded."""
+    """Why a recording cannot be read, or "", and its length in seconds. It does not decode too long recordings."""
     try:
         seconds = sound_info(raw, data.rate).seconds
     except UserError as error:
@@ -175,26 +175,26 @@ class TableSounds(FileTable, SoundSource):
 
     def __init__(self, table: Table, data: RecordingTable) -> None:
         blank = np.flatnonzero(table.statuses() == BLANK).tolist()
-        sides = [(index, *map(bool, _stripped(table.item(index)))) for index in blank]
+        has_fields = [(index, *map(bool, _stripped(table.item(index)))) for index in blank]
         super().__init__(table)
-        silent = [index for index, path, text in sides if path and not text]
+        silent = [index for index, path, text in has_fields if path and not text]
         if silent and data.invalid != "skip":
             raise _no_text(table.location(silent[0]))
-        self.counts |= {"empty": len(silent), "no recording": sum(text for _, path, text in sides if not path)}
+        self.counts |= {"empty": len(silent), "no recording": sum(text for _, path, text in has_fields if not path)}
         self.keep(self._select((self._check(index, data) for index in range(len(self))), data))
 
     def _check(self, index: int, data: RecordingTable) -> tuple[str, float]:
         lengths = [0.0]
 
         def problem(raw: RawSound) -> str:
-            found, lengths[0] = check_sound(raw, data)
-            return found
+            reason, lengths[0] = check_sound(raw, data)
+            return reason
 
         return self.file_problem(index, problem), lengths[0]
 
 
-def _stripped(sides: Sequence[Any]) -> list[Any]:
-    return [side.strip() if isinstance(side, str) else side for side in sides]
+def _stripped(fields: Sequence[Any]) -> list[Any]:
+    return [field.strip() if isinstance(field, str) else field for field in fields]
 
 
 def _no_text(place: str) -> UserError:
@@ -218,12 +218,12 @@ class TreeSounds(TreeSource, SoundSource):
                 f"{self.name} has {len(sounds):,} recordings and no transcripts; put a .txt file beside each, such as "
                 f"{min(sounds.values())}.txt, or give a table with the columns path and text"
             )
-        kept = self._select((check_sound(tree.content(name), data) for name, _ in pairs), data)
-        self.files = [pairs[number] for number in kept.tolist()]
+        usable = self._select((check_sound(tree.content(name), data) for name, _ in pairs), data)
+        self.files = [pairs[number] for number in usable.tolist()]
 
     def _transcripts(self, stems: set[str], invalid: str) -> dict[str, str]:
-        """The transcripts by the names of their recordings without suffix; "" for those that are left out."""
-        found: dict[str, str] = {}
+        """Transcripts by the name of their recording without suffix; "" for transcripts that are left out."""
+        transcripts: dict[str, str] = {}
         for stem, place, text in self._texts():
             if stem not in stems:
                 self.counts["no recording"] += 1
@@ -231,12 +231,12 @@ class TreeSounds(TreeSource, SoundSource):
             problem = text_error(text)
             if problem and invalid != "skip":
                 raise UserError(f"{place}: {problem}; convert the file, for instance with iconv, {SKIP_HINT}")
-            found[stem] = "" if problem else " ".join(text.decode("utf-8-sig").split())
-            if not found[stem]:
+            transcripts[stem] = "" if problem else " ".join(text.decode("utf-8-sig").split())
+            if not transcripts[stem]:
                 if invalid != "skip":
                     raise _no_text(place)
                 self.counts["invalid" if problem else "empty"] += 1
-        return found
+        return transcripts
 
     def _texts(self) -> Iterator[tuple[str, str, bytes]]:
         """For each transcript: its recording without suffix, its place, and its bytes."""

@@ -1,4 +1,4 @@
-"""Where running text may be split so that its parts encode to the same tokens as the whole, and an encoder using it.
+"""Split points of running text, between which the parts encode to the same tokens as the whole, and an encoder.
 
 Byte-level tokenizers first split text into words, from left to right and without lookbehind. They always split between
 a non-space and a space, and between ASCII letters or digits and ASCII punctuation. Parts that begin there can be
@@ -75,29 +75,29 @@ WHITESPACE_RULES = SplitRules(WORDS)  # for texts that are not encoded yet
 
 
 def split_rules(tokenizer: Tokenizer) -> SplitRules | None:
-    """The rules of a tokenizer; None for an unknown one: its documents are then encoded whole."""
+    """The split rules of a tokenizer; None if it is unknown: its documents are then encoded whole."""
     backend = getattr(tokenizer, "backend", None)
     if backend is None:
         return None
     rules = json.loads(backend.to_str())
     normalizers, pre_tokenizer = _steps(rules["normalizer"], "normalizers"), rules["pre_tokenizer"]
     model = rules["model"]
-    added = [one for one in rules["added_tokens"] if not (one["special"] and backend.encode_special_tokens)]
-    if any(one["lstrip"] or one["rstrip"] or one["single_word"] for one in added):
+    added = [token for token in rules["added_tokens"] if not (token["special"] and backend.encode_special_tokens)]
+    if any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in added):
         return None
     if not {step["type"] for step in normalizers} <= {"NFC", "NFKC", "Lowercase", "Prepend"} or model.get("dropout"):
         return None
-    names = sorted((one["content"] for one in added), key=len, reverse=True)
+    names = sorted((token["content"] for token in added), key=len, reverse=True)
     symbols = re.compile("|".join(map(re.escape, names))) if names else None
     adds_space = any(step["type"] == "Prepend" for step in normalizers)
-    kinds = [step["type"] for step in _steps(pre_tokenizer, "pretokenizers")]
-    if kinds == ["ByteLevel"] and not pre_tokenizer["add_prefix_space"] and pre_tokenizer["use_regex"]:
+    steps = [step["type"] for step in _steps(pre_tokenizer, "pretokenizers")]
+    if steps == ["ByteLevel"] and not pre_tokenizer["add_prefix_space"] and pre_tokenizer["use_regex"]:
         words = WORDS if adds_space else WORD_PARTS  # the added space must not stand before half a word
         return SplitRules(words, FALLBACK_POINT, adds_space, symbols)
-    bytes_only = kinds == ["ByteLevel"] and not pre_tokenizer["add_prefix_space"] and model.get("merges") == []
-    if bytes_only or kinds == ["Split"] and pre_tokenizer["pattern"] == {"Regex": r"[\s\S]"}:
+    bytes_only = steps == ["ByteLevel"] and not pre_tokenizer["add_prefix_space"] and model.get("merges") == []
+    if bytes_only or steps == ["Split"] and pre_tokenizer["pattern"] == {"Regex": r"[\s\S]"}:
         return SplitRules(WORDS, None, adds_space, symbols)
-    if kinds == ["WhitespaceSplit", "ByteLevel"]:
+    if steps == ["WhitespaceSplit", "ByteLevel"]:
         return SplitRules(WORDS, None, adds_space, symbols)
     return None
 

@@ -219,8 +219,8 @@ def _is_text_list(values: object) -> TypeGuard[list[str]]:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def read_head(lines: Iterator[str]) -> list[str]:
-    """The lines up to the first that is neither blank nor looks like a comment: the input of `detect_format`."""
+def read_first_lines(lines: Iterator[str]) -> list[str]:
+    """The lines up to the first that is neither blank nor a comment, for `detect_format`."""
     head: list[str] = []
     for line in lines:
         head.append(line)
@@ -246,34 +246,34 @@ def detect_format(head: Sequence[str], data: TagData) -> TagFormat:
     return FORMATS[guess](data.column if trained == guess else "") if guess in FORMATS else PlainText()
 
 
-def _format_of_files(sides: Sequence[Sequence[str]]) -> str:
-    found = file_format(sides[0][0], "auto", "conllu" if plain_suffix(sides[0][0]) == ".conllu" else "columns")
-    return "columns" if found in ("tsv", "csv") else found
+def _format_of_files(files: Sequence[Sequence[str]]) -> str:
+    format = file_format(files[0][0], "auto", "conllu" if plain_suffix(files[0][0]) == ".conllu" else "columns")
+    return "columns" if format in ("tsv", "csv") else format
 
 
-def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Source:
+def tagged_sentences(files: Sequence[Sequence[str]], data: TagData) -> Source:
     """The sentences in these files."""
-    if len(sides) != 1:
+    if len(files) != 1:
         raise UserError(
-            f"words and tags are in one file, but {len(sides)} were given, separated by commas; "
+            f"words and tags are in one file, but {len(files)} were given, separated by commas; "
             "join several files by a glob or a TOML list"
         )
-    name = _format_of_files(sides) if data.format == "auto" else data.format
+    name = _format_of_files(files) if data.format == "auto" else data.format
     if name == "text":
         raise UserError("data.format=text has no tags for training or evaluation; use conllu, columns or jsonl")
     if name in ("conllu", "columns"):
-        return TaggedSentences(sides[0], data, FORMATS[name](data.column))
-    return TableSource(open_table(sides[0], tag_columns(data), data.format, data.invalid))
+        return TaggedSentences(files[0], data, FORMATS[name](data.column))
+    return TableSource(open_table(files[0], tag_columns(data), data.format, data.invalid))
 
 
 def tag_columns(data: TagData, required: int = 0) -> ColumnRule:
     """The rule for the columns of tables: the words by known names, the tags in data.column or by known names."""
-    asked = ("", data.column) if data.column else ()
-    return ColumnRule((WORDS, TAGS), asked, names=data.names, required=required, key="data.column")
+    columns = ("", data.column) if data.column else ()
+    return ColumnRule((WORDS, TAGS), columns, names=data.names, required=required, key="data.column")
 
 
 class TaggedSentences(Source):
-    """Sentences held in memory. Each example has two sides: the words, and their tags."""
+    """Sentences held in memory. Each example has two fields: the words, and their tags."""
 
     def __init__(self, patterns: Sequence[str], data: TagData, format: TagFormat) -> None:
         self.format = format
@@ -298,7 +298,7 @@ class TaggedSentences(Source):
         return VALID
 
     def _skip_line(self, file: int, line: int) -> None:
-        """Leave out an invalid line, and its whole sentence."""
+        """Leave out the sentence of an invalid line."""
         self._begin_sentence(file, line)
         self._invalid = True
 
@@ -322,8 +322,8 @@ class TaggedSentences(Source):
     def item(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.examples[index]
 
-    def text(self, index: int, side: int) -> str:
-        return " ".join(self.examples[index][side])
+    def text(self, index: int, field: int) -> str:
+        return " ".join(self.examples[index][field])
 
     def location(self, index: int) -> str:
         file, line = self.starts[index]

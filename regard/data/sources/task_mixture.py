@@ -1,4 +1,4 @@
-"""Examples of several tasks and kinds of inputs as one data set, from which each kind is read by its own data set."""
+"""Examples of several tasks and modalities as one source, and the examples of each modality in it."""
 
 import bisect
 from collections import Counter
@@ -26,7 +26,7 @@ class TaggedText(str):
 
 
 class TaggedSource(Source):
-    """Several sets of (input, target), one after the other. Items have the tag of the source, the input, the target."""
+    """Several sources of (input, target), one after the other. Items are (SourceTag, input, target)."""
 
     def __init__(self, sources: Sequence[tuple[SourceTag, Source]]) -> None:
         self.sources, self.ends = sources, np.cumsum([len(examples) for _, examples in sources]).tolist()
@@ -45,9 +45,9 @@ class TaggedSource(Source):
         tag, examples, inner = self._find(index)
         return tag, *examples.item(inner)
 
-    def side(self, index: int, side: int) -> Any:
+    def field(self, index: int, field: int) -> Any:
         tag, examples, inner = self._find(index)
-        return examples.side(inner, side - 1) if side else tag
+        return examples.field(inner, field - 1) if field else tag
 
     def seconds(self, index: int) -> float:
         _, examples, inner = self._find(index)
@@ -58,22 +58,22 @@ class TaggedSource(Source):
         return examples.location(inner)
 
     def fingerprint(self) -> str:
-        return " ".join(f"{tag.kind}/{tag.task} {examples.fingerprint()}" for tag, examples in self.sources)
+        return " ".join(f"{tag.modality}/{tag.task} {examples.fingerprint()}" for tag, examples in self.sources)
 
 
 class TaskMixture(Source):
-    """Examples whose first side is the tag of their source. Weights say how often an epoch has each task."""
+    """Examples whose first field is a SourceTag. Weights set how often an epoch draws each task."""
 
     def __init__(self, examples: Source, weights: Mapping[str, float] | None = None) -> None:
         self.examples, self.name, self.counts = examples, examples.name, examples.counts
-        self.tags: list[SourceTag] = [examples.side(index, 0) for index in range(len(examples))]
-        self.kinds = list(dict.fromkeys(tag.kind for tag in self.tags))
-        numbers = {kind: number for number, kind in enumerate(self.kinds)}
-        self.kind_of = np.array([numbers[tag.kind] for tag in self.tags], np.int8)
-        self.places = np.zeros(len(self.tags), np.int64)  # of every example among those of its kind
-        for number in range(len(self.kinds)):
-            own = np.flatnonzero(self.kind_of == number)
-            self.places[own] = np.arange(len(own))
+        self.tags: list[SourceTag] = [examples.field(index, 0) for index in range(len(examples))]
+        self.modalities = list(dict.fromkeys(tag.modality for tag in self.tags))
+        numbers = {modality: number for number, modality in enumerate(self.modalities)}
+        self.modality_numbers = np.array([numbers[tag.modality] for tag in self.tags], np.int8)
+        self.places = np.zeros(len(self.tags), np.int64)  # index of every example within its modality
+        for number in range(len(self.modalities)):
+            members = np.flatnonzero(self.modality_numbers == number)
+            self.places[members] = np.arange(len(members))
         self.weights = self._shares(weights or {})
 
     def _shares(self, weights: Mapping[str, float]) -> np.ndarray | None:
@@ -85,8 +85,8 @@ class TaskMixture(Source):
             raise UserError(
                 f"data.weights has no weight for the task {missing[0]!r}; give one for each of {', '.join(tasks)}"
             )
-        given = np.array([weights[task] for task in tasks]) if weights else np.ones(0)
-        return given / given.sum() if weights else None
+        shares = np.array([weights[task] for task in tasks]) if weights else np.ones(0)
+        return shares / shares.sum() if weights else None
 
     @property
     def tasks(self) -> dict[str, int]:
@@ -99,8 +99,8 @@ class TaskMixture(Source):
     def item(self, index: int) -> tuple[Any, ...]:
         return self.examples.item(index)
 
-    def side(self, index: int, side: int) -> Any:
-        return self.tags[index] if side == 0 else self.examples.side(index, side)
+    def field(self, index: int, field: int) -> Any:
+        return self.tags[index] if field == 0 else self.examples.field(index, field)
 
     def seconds(self, index: int) -> float:
         return self.examples.seconds(index)
@@ -112,7 +112,7 @@ class TaskMixture(Source):
         return self.examples.fingerprint()
 
     def report(self) -> list[str]:
-        counts = ", ".join(f"{tag.task} ({tag.kind}) {count:,}" for tag, count in Counter(self.tags).items())
+        counts = ", ".join(f"{tag.task} ({tag.modality}) {count:,}" for tag, count in Counter(self.tags).items())
         return [f"tasks: {counts}", *self.examples.report()]
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
@@ -125,12 +125,12 @@ class TaskMixture(Source):
         return weighted_order(groups, self.weights, rng)
 
     def texts_to_learn(self) -> "MixtureTexts":
-        """All targets, and all inputs that are texts: what a tokenizer learns from."""
-        return MixtureTexts(self, [index for index, tag in enumerate(self.tags) if tag.kind == TEXT])
+        """The texts to train a tokenizer on: all targets, and all inputs that are texts."""
+        return MixtureTexts(self, [index for index, tag in enumerate(self.tags) if tag.modality == TEXT])
 
-    def of_kind(self, kind: str) -> "ModalitySource":
-        """The examples whose inputs are of one kind."""
-        return ModalitySource(self, np.flatnonzero(self.kind_of == self.kinds.index(kind)), kind)
+    def of_modality(self, modality: str) -> "ModalitySource":
+        """The examples of one modality."""
+        return ModalitySource(self, np.flatnonzero(self.modality_numbers == self.modalities.index(modality)), modality)
 
 
 class MixtureTexts(LazySequence[str]):
@@ -144,16 +144,16 @@ class MixtureTexts(LazySequence[str]):
 
     def item(self, index: int) -> str:
         rest = index - len(self.mixture)
-        text: str = self.mixture.side(index, 2) if rest < 0 else self.mixture.side(self.sources[rest], 1)
+        text: str = self.mixture.field(index, 2) if rest < 0 else self.mixture.field(self.sources[rest], 1)
         return text
 
 
 class ModalitySource(Source):
-    """Inputs of one kind with their targets, which know their tasks."""
+    """Inputs of one modality with their targets, which have the tags of their tasks."""
 
-    def __init__(self, mixture: TaskMixture, indices: np.ndarray, kind: str) -> None:
+    def __init__(self, mixture: TaskMixture, indices: np.ndarray, modality: str) -> None:
         self.mixture, self.indices = mixture, indices
-        self.name, self.counts = f"{mixture.name} ({kind})", {"examples": len(indices)}
+        self.name, self.counts = f"{mixture.name} ({modality})", {"examples": len(indices)}
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -162,11 +162,11 @@ class ModalitySource(Source):
         tag, raw, target = self.mixture.item(int(self.indices[index]))
         return raw, TaggedText(target, tag.task)
 
-    def side(self, index: int, side: int) -> Any:
-        if side != 1:
-            return self.item(index)[side]
+    def field(self, index: int, field: int) -> Any:
+        if field != 1:
+            return self.item(index)[field]
         place = int(self.indices[index])
-        return TaggedText(self.mixture.side(place, 2), self.mixture.tags[place].task)
+        return TaggedText(self.mixture.field(place, 2), self.mixture.tags[place].task)
 
     def seconds(self, index: int) -> float:
         return self.mixture.seconds(int(self.indices[index]))

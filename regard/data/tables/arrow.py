@@ -101,7 +101,7 @@ def _label_names(feature: Any) -> list[str]:
 
 
 def spool(records: Iterable[Any], key: str) -> Path:
-    """Write records that can be read only once to an Arrow file in the cache folder; its name depends on them."""
+    """Write records that can be read only once to an Arrow file in the cache folder, named by their hash."""
     pa = _import_arrow(f"{key} is an iterable, and")
     features = getattr(records, "features", None)  # of a Hugging Face data set: they name integer labels
     schema, count, digest = features.arrow_schema if features else None, 0, hashlib.blake2b(digest_size=16)
@@ -140,7 +140,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _chunks(records: Iterable[Any], key: str) -> Iterator[list[dict[str, Any]]]:
-    """Records with named columns; those of tuples are numbers. All have the shape of the first one."""
+    """Records with named columns; columns of tuples are numbered. All records must have the shape of the first."""
     rows, first = enumerate(records, 1), None
     while some := list(islice(rows, SPOOLED_ROWS)):
         chunk = []
@@ -158,7 +158,7 @@ def _chunks(records: Iterable[Any], key: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _storable(cell: Any) -> Any:
-    """A cell that Arrow holds: an image becomes PNG bytes, as in a Hugging Face data set, and samples become WAV."""
+    """A cell that Arrow can store: an image becomes PNG bytes, as in a Hugging Face data set; samples become WAV."""
     if is_missing(cell):
         return None
     if isinstance(cell, dict) and "array" in cell and is_media(cell):
@@ -184,7 +184,7 @@ def _wav_bytes(sound: tuple[Any, int]) -> bytes:
 
 
 def _shape(row: object) -> str:
-    """What a record is, in words; "" if it cannot be one."""
+    """The type of a record, for messages; "" if it cannot be one."""
     if isinstance(row, Mapping):
         return "a dict"
     if isinstance(row, str):
@@ -193,7 +193,7 @@ def _shape(row: object) -> str:
 
 
 def _as_table(pa: Any, chunk: list[dict[str, Any]], schema: Any, where: str) -> Any:
-    """Records as an Arrow table. Integers among decimals are refused: they would become decimals, so other labels."""
+    """Records as an Arrow table. Refuses integers among decimals, which would become decimals and so other labels."""
     try:
         table = pa.Table.from_pylist(chunk, schema=schema)
         for field in table.schema:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class MediaValue:
-    """A cell that is no text, such as an image; `digest` identifies its content."""
+    """A cell that is not text, such as an image; `digest` identifies its content."""
 
     value: Any
     digest: Callable[[], str]
@@ -23,7 +23,7 @@ def is_media(fields: Iterable[str]) -> bool:
 
 
 def is_missing(cell: object) -> bool:
-    """True for None and NaN, with which frames and JSON mark an empty cell."""
+    """True for None and NaN, the empty cells of frames and JSON."""
     return cell is None or (isinstance(cell, Real) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
 
 
@@ -33,7 +33,7 @@ def text_value(cell: object, names: Sequence[str] = ()) -> str:
         return cell
     if is_missing(cell):
         return ""
-    raise ValueError(_shown(cell))
+    raise ValueError(_as_text(cell))
 
 
 def label_value(cell: object, names: Sequence[str] = ()) -> str:
@@ -48,11 +48,11 @@ def label_value(cell: object, names: Sequence[str] = ()) -> str:
         return names[_index(cell, names)]
     if isinstance(cell, bool | int | float):
         return json.dumps(cell)
-    raise ValueError(_shown(cell))
+    raise ValueError(_as_text(cell))
 
 
 def any_label_value(cell: object, names: Sequence[str] = ()) -> str:
-    """A label as text; a list of labels as JSON, which shows what the labels are."""
+    """A label as text; a list of labels as JSON, from which the problem type is detected."""
     try:
         return label_value(cell, names)
     except ValueError:
@@ -65,12 +65,12 @@ def labels_value(cell: object, names: Sequence[str] = (), delimiter: str = "") -
         try:
             cell = json.loads(cell)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{_shown(cell)}, which is no list in JSON") from error
+            raise ValueError(f"{_as_text(cell)}, which is no list in JSON") from error
     if isinstance(cell, str):
         cell = [part.strip() for part in cell.split(delimiter or ",") if part.strip()]
     if isinstance(cell, int | float) and not is_missing(cell):
         cell = [cell]
-    return tuple(dict.fromkeys(label_value(each, names) for each in _list_value(cell)))
+    return tuple(dict.fromkeys(label_value(label, names) for label in _list_value(cell)))
 
 
 def number_value(cell: object, names: Sequence[str] = ()) -> str:
@@ -82,7 +82,7 @@ def number_value(cell: object, names: Sequence[str] = ()) -> str:
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value) or isinstance(cell, bool):
-        raise ValueError(_shown(cell))
+        raise ValueError(_as_text(cell))
     return cell.strip() if isinstance(cell, str) else repr(value)
 
 
@@ -101,13 +101,13 @@ def _list_value(cell: object) -> Sequence[object]:
     if is_missing(cell):
         return ()
     if isinstance(cell, str) or not isinstance(cell, Sequence):
-        raise ValueError(_shown(cell))
+        raise ValueError(_as_text(cell))
     return cell
 
 
 def _checked_text(word: object) -> str:
     if not isinstance(word, str):
-        raise ValueError(f"one with {_shown(word)}")
+        raise ValueError(f"one with {_as_text(word)}")
     return word
 
 
@@ -117,7 +117,7 @@ def _index(number: int, names: Sequence[str]) -> int:
     return number
 
 
-def _shown(cell: object) -> str:
+def _as_text(cell: object) -> str:
     try:
         return f"{json.dumps(cell, ensure_ascii=False):.40}"
     except (TypeError, ValueError, RecursionError):

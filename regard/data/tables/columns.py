@@ -1,4 +1,4 @@
-"""Which columns of a table a task reads: headers, known names, and what the user names in data.columns."""
+"""Chooses the columns of a table that a task reads: by header, by known names, or by data.columns."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,19 +21,19 @@ Convert = Callable[[object, Sequence[str]], Any]  # (cell, label names) -> value
 
 @dataclass(frozen=True)
 class Role:
-    """What a column is for. `known` has the column names for it: first the surest, then others that rank equally."""
+    """The purpose of a column. `known` has groups of column names for it, the most specific group first."""
 
     name: str
-    kind: str  # of its values
+    value_type: str  # for messages
     known: tuple[tuple[str, ...], ...]
     convert: Convert
     optional: bool = False  # its value may be empty
 
     def find(self, names: Sequence[str], taken: Sequence[int | None]) -> list[int]:
-        """The columns whose names are known for this role, if they are the surest ones; the names are in lower case."""
+        """The columns with a known name of this role, from the most specific group; the names are in lower case."""
         for group in self.known:
-            if found := [index for index, name in enumerate(names) if name in group and index not in taken]:
-                return found
+            if matches := [index for index, name in enumerate(names) if name in group and index not in taken]:
+                return matches
         return []
 
 
@@ -88,7 +88,7 @@ class Choice(NamedTuple):
 
     indices: tuple[int | None, ...]  # of each role; then of further references
     names: tuple[str, ...]  # of all columns of the table; numbers from 1 if it has no header
-    header: bool
+    header: bool  # the table has one
 
 
 class PairColumns(Exception):
@@ -100,11 +100,11 @@ class ColumnRule:
     """How the columns of a task's tables are chosen."""
 
     roles: tuple[Role, ...]
-    asked: tuple[str, ...] = ()  # data.columns; an empty one is found by known names
+    columns: tuple[str, ...] = ()  # data.columns; an empty one is found by known names
     header: str = "auto"  # data.header
     names: tuple[str, ...] = ()  # data.names
-    required: int = 0  # so many roles must be there; 0: all
-    references: bool = False  # columns asked for after those of the roles are further references
+    required: int = 0  # number of roles that must have a column; 0: all
+    references: bool = False  # columns after those of the roles are further references
     key: str = "data.columns"
     watch_pairs: bool = False  # raise PairColumns where the names are those of two texts
 
@@ -118,7 +118,7 @@ class ColumnRule:
 
     @property
     def blank(self) -> tuple[Any, ...]:
-        """The sides of an example without content."""
+        """The fields of an example without content."""
         return tuple(role.convert(None, ()) for role in self.roles)
 
     @property
@@ -135,22 +135,22 @@ class ColumnRule:
     @property
     def ordered(self) -> bool:
         """True if data.columns has the names of the roles in the order of the columns, such as label,text."""
-        return set(self.words) <= set(self.asked)
+        return set(self.words) <= set(self.columns)
 
     def by_name(self, names: Sequence[str]) -> Choice:
         """The columns of a table whose columns have these names."""
         lower = {name.strip().lower() for name in names}
         if self.watch_pairs and any(lower >= {*pair} for pair in PAIR_NAMES.items()):
             raise PairColumns
-        indices = self._chosen_columns(names) if self.asked else self._known_columns(names)
+        indices = self._chosen_columns(names) if self.columns else self._known_columns(names)
         return Choice(tuple(indices), tuple(names), True)
 
     def by_number(self, count: int) -> Choice:
         """The columns of a table of `count` columns without names. A ValueError says that there are too few."""
         numbers = tuple(str(number) for number in range(1, count + 1))
         if self.ordered:
-            indices: list[int | None] = [self.asked.index(word) for word in self.words]
-        elif self.asked:
+            indices: list[int | None] = [self.columns.index(word) for word in self.words]
+        elif self.columns:
             indices = [self._number(column, count) for column in self._named_columns()]
         elif count == 1 and self.needed == 1:
             indices = [0]
@@ -165,25 +165,25 @@ class ColumnRule:
             if index is None or index >= count:
                 most = max(index for index in indices[: self.needed] if index is not None) + 1
                 raise ValueError(f"{count} columns, expected at least {most} ({self.key})")
-        kept = [index if index is not None and index < count else None for index in indices]
-        return Choice((*kept, *[None] * (len(self.roles) - len(kept))), numbers, False)
+        present = [index if index is not None and index < count else None for index in indices]
+        return Choice((*present, *[None] * (len(self.roles) - len(present))), numbers, False)
 
     def is_header(self, cells: Sequence[str]) -> bool | None:
-        """Whether a first line has the names of the columns; None if it may, but none of them is known."""
+        """Whether a first line has the names of the columns; None if it is possible but no name is known."""
         if self.header != "auto":
             return self.header == "yes"
         names = [cell.strip().lower() for cell in cells]
         plausible = len(set(names)) == len(names) and all(0 < len(name) <= MAX_NAME for name in names)
-        if self.asked and not self.ordered and not all(column.isdecimal() for column in self.asked):
+        if self.columns and not self.ordered and not all(column.isdecimal() for column in self.columns):
             return True
         if not plausible:
             return False
-        found = [bool(role.find(names, ())) for role in self.roles]
-        if all(found[: self.needed]) and (all(found) or len(cells) == 1 or len(cells) > len(self.roles) > self.needed):
+        known = [bool(role.find(names, ())) for role in self.roles]
+        if all(known[: self.needed]) and (all(known) or len(cells) == 1 or len(cells) > len(self.roles) > self.needed):
             return True
-        if self.labeled and any(found) and len(cells) > 1:
+        if self.labeled and any(known) and len(cells) > 1:
             return True
-        if self.needed < len(self.roles) == len(cells) and found[0]:  # training reads it as an example
+        if self.needed < len(self.roles) == len(cells) and known[0]:  # training reads it as an example
             raise UserError(
                 f"the first line, {' | '.join(cells)}, may name the columns or be an example; set data.header=yes or no"
             )
@@ -196,28 +196,28 @@ class ColumnRule:
         words = self.words
         if self.ordered:
             return tuple(words)
-        if len(self.asked) < self.needed:
-            number = "one column" if len(self.asked) == 1 else f"{len(self.asked)} columns"
+        if len(self.columns) < self.needed:
+            number = "one column" if len(self.columns) == 1 else f"{len(self.columns)} columns"
             expected = f"{_number_word(len(words))}: {', '.join(words)}"
-            raise UserError(f"{self.key}={','.join(self.asked)} names {number}, expected {expected}")
-        if len(self.asked) > len(words) and TARGET not in self.roles:
+            raise UserError(f"{self.key}={','.join(self.columns)} names {number}, expected {expected}")
+        if len(self.columns) > len(words) and TARGET not in self.roles:
             raise UserError(
-                f"{self.key}={','.join(self.asked)} is not clear; expected {_number_word(len(words))}, "
+                f"{self.key}={','.join(self.columns)} is not clear; expected {_number_word(len(words))}, "
                 f"{self._expected()}, by number or by name, or the words {' and '.join(words)} in the order of the "
                 f"columns, such as {','.join(reversed(words))}"
             )
-        return self.asked if self.references else self.asked[: len(words)]
+        return self.columns if self.references else self.columns[: len(words)]
 
     def _chosen_columns(self, names: Sequence[str]) -> list[int | None]:
         indices: list[int | None] = []
         for place, column in enumerate(self._named_columns()):
             if not column:
-                indices.append(replace(self, asked=(), roles=(self.roles[place],)).by_name(names).indices[0])
-            elif found := _named(names, column):
-                if len(found) > 1:
-                    numbers = " and ".join(str(index + 1) for index in found)
+                indices.append(replace(self, columns=(), roles=(self.roles[place],)).by_name(names).indices[0])
+            elif matches := _named(names, column):
+                if len(matches) > 1:
+                    numbers = " and ".join(str(index + 1) for index in matches)
                     raise UserError(f"columns {numbers} are both {column!r} ({self.key}); give the number of one")
-                indices.append(found[0])
+                indices.append(matches[0])
             elif column.isdecimal() and 1 <= int(column) <= len(names):
                 indices.append(int(column) - 1)
             elif place < self.needed:
@@ -233,7 +233,7 @@ class ColumnRule:
         if not column.isdecimal():
             raise UserError(f"the columns have no names, and {self.key} asks for {column!r}; give its number")
         if column == "0":
-            raise UserError(f"{self.key}={','.join(self.asked)} holds 0; columns are counted from 1")
+            raise UserError(f"{self.key}={','.join(self.columns)} holds 0; columns are counted from 1")
         return int(column) - 1
 
     # Known names
@@ -242,10 +242,11 @@ class ColumnRule:
         indices: list[int | None] = []
         lower = [name.strip().lower() for name in names]
         for role in self.roles:
-            found = role.find(lower, indices)
-            if len(found) > 1:
-                raise self._unclear(names, f"{' and '.join(names[each] for each in found)} may each be the {role.name}")
-            indices.append(found[0] if found else None)
+            matches = role.find(lower, indices)
+            if len(matches) > 1:
+                candidates = " and ".join(names[index] for index in matches)
+                raise self._unclear(names, f"{candidates} may each be the {role.name}")
+            indices.append(matches[0] if matches else None)
         free = [index for index in range(len(names)) if index not in indices]
         missing = [place for place, index in enumerate(indices) if index is None]
         if SOURCE in self.roles and len(missing) == len(self.roles):
@@ -260,10 +261,10 @@ class ColumnRule:
         return indices
 
     def _unclear(self, names: Sequence[str], problem: str) -> UserError:
-        shown = ", ".join(names) or "nothing"
+        columns = ", ".join(names) or "nothing"
         example = ",".join((*dict.fromkeys(names), *self.words)[: len(self.roles)])
         return UserError(
-            f"the columns are {shown}, and {problem}; name {self._expected()}, such as {self.key}={example}"
+            f"the columns are {columns}, and {problem}; name {self._expected()}, such as {self.key}={example}"
         )
 
     def _expected(self) -> str:
@@ -272,19 +273,19 @@ class ColumnRule:
     # What was chosen
 
     def describe(self, choice: Choice) -> str:
-        """Which columns were chosen, for people."""
+        """A sentence about the chosen columns."""
         words = [*self.words, *["reference"] * (len(choice.indices) - len(self.roles))]
         chosen = [*zip(words, choice.indices, strict=True)][: self.required or None]
-        sides = ", ".join(f"{word} is column {choice.names[index]}" for word, index in chosen if index is not None)
-        return f"{sides} (of {', '.join(choice.names)})" if choice.header else f"{sides} (no header)"
+        parts = ", ".join(f"{word} is column {choice.names[index]}" for word, index in chosen if index is not None)
+        return f"{parts} (of {', '.join(choice.names)})" if choice.header else f"{parts} (no header)"
 
     def row(self, cells: Sequence[object]) -> tuple[Any, ...]:
-        """The sides of an example from the cells of the chosen columns."""
+        """The fields of an example from the cells of the chosen columns."""
         if len(cells) == len(self.roles):
             try:
                 return tuple([role.convert(cell, self.names) for role, cell in zip(self.roles, cells, strict=True)])
             except ValueError:
-                pass  # below, it gets the name of its column
+                pass  # the code below adds the name of the column
         values = [self._value(role, cell) for role, cell in zip(self.roles, cells[: len(self.roles)], strict=True)]
         if more := [text for cell in cells[len(self.roles) :] if (text := text_value(cell)).strip()]:
             values[-1] = "\t".join([values[-1], *more] if values[-1].strip() else more)
@@ -294,14 +295,14 @@ class ColumnRule:
         try:
             return role.convert(cell, self.names)
         except ValueError as error:
-            raise ValueError(f"no {role.kind} under {role.name!r} but {error}") from error
+            raise ValueError(f"no {role.value_type} under {role.name!r} but {error}") from error
 
 
 def _named(names: Sequence[str], column: str) -> list[int]:
-    """The columns with this name; else those of an object inside, such as translation.en for en."""
-    found = [index for index, name in enumerate(names) if name == column]
-    if found or column.isdecimal():
-        return found
+    """The columns with this name; else columns of a nested object, such as translation.en for en."""
+    matches = [index for index, name in enumerate(names) if name == column]
+    if matches or column.isdecimal():
+        return matches
     return [index for index, name in enumerate(names) if name.endswith(f".{column}")]
 
 

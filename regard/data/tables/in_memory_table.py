@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...errors import UserError
-from ..files.in_memory import is_frame, kind_of
+from ..files.in_memory import is_frame, type_name
 from .columns import LABEL, TAGS, Choice, ColumnRule, is_media
 from .records import ColumnTable, check_names, record_cells, record_names
 
@@ -96,7 +96,9 @@ def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     for name, column in columns.items():
         first = column[0] if len(column) else None
         if isinstance(first, dict) and not is_media(first):
-            flat |= {f"{name}.{inner}": [None if one is None else one.get(inner) for one in column] for inner in first}
+            flat |= {
+                f"{name}.{inner}": [None if cell is None else cell.get(inner) for cell in column] for inner in first
+            }
         else:
             flat[name] = column
     return flat
@@ -112,7 +114,7 @@ def _columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Sequence
 
         return arrow_columns(data)
     if not hasattr(data, "columns"):
-        raise ValueError(f"a {kind_of(data)} has no columns; give a frame")
+        raise ValueError(f"a {type_name(data)} has no columns; give a frame")
     names = check_names([str(name) for name in _numbered(list(data.columns))])
     lists = [_pandas_values(data[name]) if module == "pandas" else data[name].to_list() for name in data.columns]
     return dict(zip(names, lists, strict=True)), {}

@@ -14,12 +14,12 @@ from .records import Table, check_texts, parse_object, record_cells, record_name
 
 
 class ParallelLines(Table):
-    """Line i of every file belongs to one record: a side per file, or a record of one side."""
+    """Line i of every file belongs to one record, which has a field per file."""
 
     def __init__(self, lines: Sequence[TextLines]) -> None:
         self.lines, first = lines, lines[0]
-        self.name = ", ".join(side.name for side in lines)
-        self.counts = {key: sum(side.counts[key] for side in lines) for key in ("crlf", "bom")}
+        self.name = ", ".join(file.name for file in lines)
+        self.counts = {key: sum(file.counts[key] for file in lines) for key in ("crlf", "bom")}
         for other in lines[1:]:
             if len(other) != len(first):
                 raise UserError(
@@ -31,28 +31,28 @@ class ParallelLines(Table):
         return len(self.lines[0])
 
     def item(self, index: int) -> tuple[str, ...]:
-        return tuple(side[index] for side in self.lines)
+        return tuple(file[index] for file in self.lines)
 
     def statuses(self) -> np.ndarray:
-        statuses = np.stack([side.statuses() for side in self.lines])
+        statuses = np.stack([file.statuses() for file in self.lines])
         return np.where((statuses == INVALID).any(0), INVALID, statuses.max(0)).astype(np.uint8)
 
     def release_statuses(self) -> None:
-        for side in self.lines:
-            side.release_statuses()
+        for file in self.lines:
+            file.release_statuses()
 
     def location(self, index: int) -> str:
-        return ", ".join(side.location(index) for side in self.lines)
+        return ", ".join(file.location(index) for file in self.lines)
 
     def adjacent(self, index: int) -> bool:
         return self.lines[0].locate(index)[0] == self.lines[0].locate(index + 1)[0]
 
     def digest(self) -> bytes:
-        return b"\0".join([b"text", *(side.digest() for side in self.lines)])
+        return b"\0".join([b"text", *(file.digest() for file in self.lines)])
 
 
 class LineTable(ParallelLines):
-    """One record per line, which a parser splits into sides."""
+    """One record per line, which a parser splits into fields."""
 
     def __init__(self, patterns: Sequence[str], parser: "LineParser", invalid: str) -> None:
         self.parser = parser
@@ -79,22 +79,22 @@ class LineTable(ParallelLines):
 
 
 class LineParser(ABC):
-    """Splits the lines of some files into the sides of examples. The first line of each file shows its columns."""
+    """Splits the lines of some files into the fields of examples. The first line of each file shows its columns."""
 
     format: str
 
     def __init__(self, rule: ColumnRule) -> None:
         self.rule = rule
         self.choices: dict[int, Choice] = {}  # per file
-        chosen = rule.asked if rule.references else rule.asked[: len(rule.roles)]
+        chosen = rule.columns if rule.references else rule.columns[: len(rule.roles)]
         if rule.ordered or not chosen:
             chosen = self.usual_columns(rule)
         self.name = f"{self.format} {chosen}"  # part of the fingerprint: keep it stable
-        self.identity = f"{self.name} {rule.asked} {rule.words} {rule.needed} {rule.header} {rule.names}"
+        self.identity = f"{self.name} {rule.columns} {rule.words} {rule.needed} {rule.header} {rule.names}"
 
     @abstractmethod
     def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
-        """The columns that are read if data.columns does not name others."""
+        """The columns that are read by default, without data.columns."""
 
     @abstractmethod
     def check(self, file: int, line: int, text: str) -> int:
@@ -137,7 +137,7 @@ class TsvParser(LineParser):
         ] = {}  # per file: cells of a line, and which must not be empty
 
     def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
-        order = rule.asked if rule.ordered else rule.words
+        order = rule.columns if rule.ordered else rule.words
         return tuple(str(order.index(word) + 1) for word in rule.words)
 
     def check(self, file: int, line: int, text: str) -> int:
@@ -169,16 +169,16 @@ class TsvParser(LineParser):
     def cells(self, choice: Choice, text: str) -> list[object]:
         cells = text.split("\t")
         if len(cells) != len(choice.names):
-            optional = len(self.rule.asked) > len(self.rule.roles) and not self.rule.ordered  # references
+            optional = len(self.rule.columns) > len(self.rule.roles) and not self.rule.ordered  # references
             if len(cells) > len(choice.names) or not optional:
                 whose = "the header" if choice.header else "the first line"
                 raise ValueError(f"{len(cells)} columns, and {whose} has {len(choice.names)}")
-        found: list[object] = [
+        chosen: list[object] = [
             None if index is None or index >= len(cells) else cells[index] for index in choice.indices
         ]
-        if None in found and None in found[: self.rule.needed]:
+        if None in chosen and None in chosen[: self.rule.needed]:
             raise ValueError(f"{len(cells)} columns, expected at least {self.rule.needed} ({self.rule.key})")
-        return found
+        return chosen
 
     def record(self, choice: Choice, text: str) -> dict[str, object]:
         return dict(zip(choice.names, text.split("\t"), strict=False))

@@ -56,20 +56,20 @@ def open_table(patterns: Sequence[str], rule: ColumnRule, format: str, invalid: 
     """The table in these files, one after the other. `format` is data.format; `default` is for unknown suffixes."""
     names = [path for pattern in patterns for path in _matches(pattern)]
     tables: list[Table] = []
-    for kind, group in groupby(names, lambda name: _content(name, file_format(name, format, default))):
+    for content, group in groupby(names, lambda name: _content(name, file_format(name, format, default))):
         some = list(group)
-        if kind in ("tsv", "jsonl"):
-            parser = TsvParser(rule) if kind == "tsv" else JsonParser(rule)
+        if content in ("tsv", "jsonl"):
+            parser = TsvParser(rule) if content == "tsv" else JsonParser(rule)
             tables.append(LineTable(some, parser, invalid))
-        elif kind == "memory":
+        elif content == "memory":
             tables += [memory_table(name.data, name, rule, invalid) for name in some if isinstance(name, InMemory)]
         else:
-            tables += [READERS[kind](Path(name), rule, invalid) for name in some]
+            tables += [READERS[content](Path(name), rule, invalid) for name in some]
     return tables[0] if len(tables) == 1 else Concatenated(tables)
 
 
 def _content(name: str, format: str) -> str:
-    """The format; a JSON file that holds no array has an object on every line."""
+    """The format; a JSON file without an array has an object on every line."""
     return "jsonl" if format == "json" and not is_json_array(Path(name)) else format
 
 
@@ -118,17 +118,17 @@ def _csv_choice(where: str, cells: list[str], rule: ColumnRule) -> Choice:
 
 
 def _delimiter(text: str) -> str:
-    """The character that separates the cells of the first row: a comma, unless there are more of another."""
+    """The delimiter of the first row: a comma, unless another delimiter is more frequent."""
     head = text[:HEAD].lstrip("\r\n ")
     counts = Counter[str]()
     for outside in head.split('"')[::2]:  # of quotes
-        line, *rest = NEWLINE.split(outside, maxsplit=1)
+        line, *after = NEWLINE.split(outside, maxsplit=1)
         counts.update(line)
-        if rest:
+        if after:
             break
-    if not any(counts[each] for each in DELIMITERS):
+    if not any(counts[delimiter] for delimiter in DELIMITERS):
         counts.update(NEWLINE.split(head, maxsplit=1)[0])  # the quotes belong to the text
-    return max(DELIMITERS, key=lambda each: counts[each])
+    return max(DELIMITERS, key=lambda delimiter: counts[delimiter])
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
@@ -145,7 +145,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_text(path: Path, invalid: str) -> str:
-    """The text of a file. With data.invalid=skip, bytes that are no text stay in their records, which are left out."""
+    """The text of a file. With data.invalid=skip, invalid bytes stay in their records, which are left out later."""
     try:
         with open_decompressed(path) as file:
             data = file.read()
@@ -198,14 +198,14 @@ def _record_choice(where: str, record: dict[str, object], rule: ColumnRule) -> C
 def _json_items(path: Path, text: str) -> tuple[list[Any], list[int]]:
     """The items of the array and the lines where they begin."""
     decoder, items, lines = json.JSONDecoder(), list[Any](), list[int]()
-    place, line, seen = text.index("[") + 1, 1, 0
+    place, line, counted = text.index("[") + 1, 1, 0
     try:
         while True:
             place = _skip_spaces(text, place)
             if not items and text[place : place + 1] == "]":
                 place += 1
                 break
-            line, seen = line + text.count("\n", seen, place), place
+            line, counted = line + text.count("\n", counted, place), place
             item, place = decoder.raw_decode(text, place)
             items.append(item)
             lines.append(line)
@@ -217,7 +217,7 @@ def _json_items(path: Path, text: str) -> tuple[list[Any], list[int]]:
         if text[_skip_spaces(text, place) :]:
             raise json.JSONDecodeError("text after the array", text, place)
     except (ValueError, RecursionError) as error:
-        number = text.count("\n", 0, getattr(error, "pos", seen)) + 1
+        number = text.count("\n", 0, getattr(error, "pos", counted)) + 1
         raise UserError(f"{path}:{number}: not valid JSON ({error}); correct it, or create the file again") from error
     return items, lines
 

@@ -20,7 +20,7 @@ SKIP_HINT = "correct it, or set data.invalid=skip to leave such records out"
 
 
 class Table(LazySequence[tuple[Any, ...]]):
-    """Records in order. An item has the sides of an example; the statuses say which records are whole."""
+    """Records in order. An item has the fields of an example; statuses mark the valid records."""
 
     name: str
     counts: dict[str, int]
@@ -51,11 +51,11 @@ class Table(LazySequence[tuple[Any, ...]]):
         return True
 
     def release_statuses(self) -> None:
-        """Forget what only the examples need to know."""
+        """Free the statuses, once the source has read them."""
 
 
 class TableSource(Source):
-    """The whole records of a table; records with an empty side and invalid ones are left out, and counted."""
+    """The valid records of a table. Invalid records, and those with an empty field, are left out and counted."""
 
     def __init__(self, table: Table) -> None:
         self.table, self.name = table, table.name
@@ -74,8 +74,8 @@ class TableSource(Source):
     def item(self, index: int) -> tuple[Any, ...]:
         return self.table.item(int(self.rows[index]))
 
-    def text(self, index: int, side: int) -> str:
-        text = self.item(index)[side]
+    def text(self, index: int, field: int) -> str:
+        text = self.item(index)[field]
         return text if isinstance(text, str) else " ".join(text)
 
     def location(self, index: int) -> str:
@@ -93,32 +93,32 @@ class TableSource(Source):
 
 
 def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
-    """Whether a record is whole. A ValueError says what is wrong with it."""
+    """VALID or, if a required field is empty, BLANK. A ValueError says what is wrong with the record."""
     whole = True
-    for role, side in zip(rule.roles[: rule.needed], row, strict=False):
+    for role, field in zip(rule.roles[: rule.needed], row, strict=False):
         if role.optional:
             continue
-        if not isinstance(side, str):
+        if not isinstance(field, str):
             return _lists_status(row[: rule.needed], rule)
-        if not side or side.isspace():
+        if not field or field.isspace():
             whole = False
     return VALID if whole else BLANK
 
 
-def _lists_status(sides: Sequence[Any], rule: ColumnRule) -> int:
-    lists = [side for side in sides if not isinstance(side, str | MediaValue)]
-    if len({len(side) for side in lists}) > 1:
-        counts = [f"{len(side)} {word}" for side, word in zip(sides, rule.words, strict=False)]
+def _lists_status(fields: Sequence[Any], rule: ColumnRule) -> int:
+    lists = [field for field in fields if not isinstance(field, str | MediaValue)]
+    if len({len(field) for field in lists}) > 1:
+        counts = [f"{len(field)} {word}" for field, word in zip(fields, rule.words, strict=False)]
         raise ValueError(f"{' and '.join(counts)}; expected equally many")
-    if not all(word.strip() for side in lists for word in side):
+    if not all(word.strip() for field in lists for word in field):
         raise ValueError("an empty word or tag")
-    return VALID if all(side.strip() if isinstance(side, str) else side for side in sides) else BLANK
+    return VALID if all(field.strip() if isinstance(field, str) else field for field in fields) else BLANK
 
 
 def check_texts(row: Sequence[Any]) -> None:
-    """A ValueError for texts that no file of UTF-8 could hold."""
-    for side in row:
-        for text in (side,) if isinstance(side, str) else () if isinstance(side, MediaValue) else side:
+    """Raise a ValueError for texts that UTF-8 files cannot contain."""
+    for field in row:
+        for text in (field,) if isinstance(field, str) else () if isinstance(field, MediaValue) else field:
             if ("\0" in text or not text.isascii()) and text_error(text.encode("utf-8", "surrogatepass")):
                 raise ValueError("a text with a NUL or half a surrogate pair")
 
@@ -135,7 +135,7 @@ def parse_object(line: str, example: str) -> dict[str, object]:
 
 
 def record_names(record: dict[str, object]) -> list[str]:
-    """The columns of a record. Those of an object inside are `translation.en`, `translation.de`."""
+    """The columns of a record. Columns of a nested object are `translation.en`, `translation.de`."""
     names = []
     for name, value in record.items():
         inside = value if isinstance(value, dict) and not is_media(value) else None
@@ -144,33 +144,33 @@ def record_names(record: dict[str, object]) -> list[str]:
 
 
 def record_cells(record: dict[str, object], choice: Choice, rule: ColumnRule) -> list[object]:
-    """The values of the chosen columns. A required column that is not there is a ValueError."""
+    """The values of the chosen columns. A missing required column raises a ValueError."""
     cells: list[object] = []
     for place, index in enumerate(choice.indices):
         name = None if index is None else choice.names[index]
         if name is not None and name not in record and "." in name:
             outer, _, inner = name.partition(".")
             value = record.get(outer)
-            found = isinstance(value, dict) and inner in value
-            cells.append(value[inner] if found else None)  # type: ignore[index]
+            present = isinstance(value, dict) and inner in value
+            cells.append(value[inner] if present else None)  # type: ignore[index]
         else:
-            found = name is not None and name in record
-            cells.append(record[name] if found else None)  # type: ignore[index]
-        if not found and place < rule.needed:
+            present = name is not None and name in record
+            cells.append(record[name] if present else None)  # type: ignore[index]
+        if not present and place < rule.needed:
             there = ", ".join(map(str, record)) or "nothing"
             raise ValueError(f"no text under {name!r}; there is {there} ({rule.key})")
     return cells
 
 
 def check_names(names: list[str]) -> list[str]:
-    """The names of the columns of a table in memory; two that are equal are a ValueError."""
+    """The names of the columns of a table in memory. Duplicate names raise a ValueError."""
     if len(set(names)) < len(names):
         raise ValueError(f"two columns have the same name; rename one of {', '.join(names)}")
     return names
 
 
 class ColumnTable(Table):
-    """Records whose cells are in memory: `cells(i)` gives those of the chosen columns, `place(i)` its location."""
+    """Records with cells in memory: `cells(i)` returns those of the chosen columns, `place(i)` the location."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class ColumnTable(Table):
         try:
             content = json.dumps(row)  # without arguments it is three times as fast
         except TypeError:
-            content = json.dumps(row, default=lambda each: each.digest())
+            content = json.dumps(row, default=lambda media: media.digest())
         self._digest.update(content.encode())
         return status
 

@@ -1,4 +1,7 @@
-"""Efficient kernels: their time and memory grow linearly with the text."""
+"""Efficient kernels, whose time and memory grow linearly with the text: windows, blocks, random features, low rank.
+
+Dense attention is in `parts/kernels.py`.
+"""
 
 from .blocks import BlockSparseKernel
 from .lowrank import LowRankKernel

@@ -1,6 +1,6 @@
-"""Changes of images for training: resizing, color, RandAugment (1909.13719), erasing (1708.04896).
+"""Augmentation of images: resizing, color jitter, RandAugment (1909.13719), random erasing (1708.04896).
 
-Each draws from the generator of its example only, so that an image of an epoch is the same in every process.
+All draw only from the generator of their example, so an image of an epoch is the same in every process.
 """
 
 import math
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 PilImage: TypeAlias = "Image.Image"
 Operation: TypeAlias = "Callable[[Image.Image, float], Image.Image]"  # strength 0…1, the sign is drawn
-GRAY = (124, 116, 104)  # fills what an operation uncovers: the mean color of photographs
+GRAY = (124, 116, 104)  # the mean color of photographs fills uncovered pixels
 SHIFT, SHEAR, ROTATION = 150 / 331, 0.3, 30.0  # at full strength: shares of a side, degrees
-ERASED, LOG_ASPECT = (0.02, 0.4), -math.log(0.3)  # of erased rectangles: their share of the area, their aspect
+ERASED, LOG_ASPECT = (0.02, 0.4), -math.log(0.3)  # share of the area and aspect of erased rectangles
 SMALL = 80  # pixels of a side
-TRIES = 10  # rectangles that may not fit before nothing is erased
+TRIES = 10  # random rectangles; if none fits, nothing is erased
 
 
 def resize(image: PilImage, height: int, width: int, resample: str) -> PilImage:
-    """Like Pillow's `resize`, in half of its time for photographs; small images are resized by Pillow itself.
+    """Pillow's `resize` in half of its time for photographs; Pillow itself resizes small images.
 
-    A pixel may differ by rounding, so evaluation keeps to Pillow.
+    A pixel may differ by rounding, so evaluation uses Pillow.
     """
     from PIL import Image
 
@@ -43,9 +43,9 @@ def jitter_color(image: PilImage, share: float, rng: Rng) -> PilImage:
     """Brightness, contrast and saturation, each changed by a factor within 1 ± `share`, in random order."""
     from PIL import ImageEnhance
 
-    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
-    for number in rng.permutation(len(kinds)).tolist():
-        image = kinds[number](image).enhance(1 + share * (2 * rng.random() - 1))
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for number in rng.permutation(len(enhancers)).tolist():
+        image = enhancers[number](image).enhance(1 + share * (2 * rng.random() - 1))
     return image
 
 
@@ -60,7 +60,7 @@ def _enhance(name: str) -> Operation:
 
 
 def _affine(a: float, b: float, c: float, d: float, e: float, f: float) -> Operation:
-    """An affine map of the pixels; the numbers are those at full strength, beside the identity."""
+    """An affine map of the pixels; the numbers are added to the identity at full strength."""
 
     def change(image: PilImage, strength: float) -> PilImage:
         from PIL import Image

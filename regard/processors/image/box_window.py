@@ -22,13 +22,13 @@ Region = tuple[float, float, float, float]  # left, top, right, bottom
 class BoxWindow:
     """Resizes a random window of an image to the size that the whole image would get.
 
-    The sides of the window are those of the image times a factor within `scale`; above 1 it has a border in the mean
-    color. A box is clipped to the window, and dropped with its label if less than the share `visible` of it is left.
+    The window is the image size times a factor within `scale`; above 1, it has a border in the mean color. Boxes are
+    clipped to the window. A box is dropped with its label if less than the share `visible` of its area remains.
     """
 
     image: ImageProcessor
     scale: tuple[float, float] = (1.0, 1.0)
-    stretch: float = 0.0  # the aspect of the window changes by up to this share
+    stretch: float = 0.0  # the aspect ratio of the window changes by up to this share
     visible: float = 0.3
     flip: bool = False  # left and right
     upside: bool = False  # up and down
@@ -38,12 +38,12 @@ class BoxWindow:
         window = self._draw_window(image.size, rng)
         across, down = self.flip and rng.random() < 0.5, self.upside and rng.random() < 0.5
         part, size = self._cut(image, window, across, down), image.size
-        boxes, kept = self._follow(np.array(example["boxes"].boxes, np.float64).reshape(-1, 4), window, size)
+        boxes, remain = self._transform_boxes(np.array(example["boxes"].boxes, np.float64).reshape(-1, 4), window, size)
         if across:
             boxes[:, [0, 2]] = size[0] - boxes[:, [2, 0]]
         if down:
             boxes[:, [1, 3]] = size[1] - boxes[:, [3, 1]]
-        labels = tuple(label for label, keep in zip(example["label"], kept, strict=True) if keep)
+        labels = tuple(label for label, keep in zip(example["label"], remain, strict=True) if keep)
         return {**example, "image": part, "boxes": Boxes(boxes, *size), "label": labels}
 
     def _draw_window(self, size: tuple[int, int], rng: Rng) -> Region:
@@ -66,18 +66,18 @@ class BoxWindow:
         shape = max(place[2] - place[0], 1), max(place[3] - place[1], 1)
         part = image.resize(shape, RESAMPLING[self.image.resample], inner)
         if shape != (width, height):
-            canvas = Image.new("RGB", (width, height), tuple(round(255 * each) for each in self.image.mean))
+            canvas = Image.new("RGB", (width, height), tuple(round(255 * channel) for channel in self.image.mean))
             canvas.paste(part, (place[0], place[1]))
             part = canvas
         part = ImageOps.mirror(part) if across else part
         return ImageOps.flip(part) if down else part
 
-    def _follow(self, boxes: Array, window: Region, size: tuple[int, int]) -> tuple[Array, Array]:
-        """The boxes that are left, in pixels of an image of this size, and which they are."""
+    def _transform_boxes(self, boxes: Array, window: Region, size: tuple[int, int]) -> tuple[Array, Array]:
+        """The remaining boxes, in pixels of an image of this size, and a mask of the boxes that remain."""
         left, top, right, bottom = window
         limits = np.array([right - left, bottom - top] * 2)
         moved = boxes - np.array([left, top] * 2)
         clipped = moved.clip(0, limits)
-        before, after = ((each[:, 2:] - each[:, :2]).prod(1) for each in (moved, clipped))
-        kept: Array = (clipped[:, 2:] > clipped[:, :2]).all(1) & (after >= self.visible * before)
-        return clipped[kept] * (np.array(size * 2) / limits), kept
+        before, after = ((corners[:, 2:] - corners[:, :2]).prod(1) for corners in (moved, clipped))
+        remain: Array = (clipped[:, 2:] > clipped[:, :2]).all(1) & (after >= self.visible * before)
+        return clipped[remain] * (np.array(size * 2) / limits), remain

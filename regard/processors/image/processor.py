@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 Triple: TypeAlias = tuple[float, float, float]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 ASPECTS = 3 / 4, 4 / 3  # of random crops
-MAX_ASPECT = 100  # of images whose shorter side is resized: the longer one must fit into memory
-THREADS = min(os.cpu_count() or 1, 8)  # that read files
-TRIES = 10  # random crops that may not fit before the whole image is taken
+MAX_ASPECT = 100  # aspect ratio of images whose shorter side is resized: the longer side must fit into memory
+THREADS = min(os.cpu_count() or 1, 8)  # for reading files
+TRIES = 10  # random crops; if none fits, the middle of the image is used
 
 
 @dataclass(frozen=True)
 class ImageProcessor(SavedSettings):
     """RGB pixels (3, height, width), resized, cropped, and normalized by the mean and deviation of each channel.
 
-    In training, a random part of the image with an area share within `scale` is resized, and mirrored half of the
-    time if `flip`. Tasks with boxes set scale to (1, 1) and flip both together.
+    Training resizes a random crop with an area share within `scale`, and mirrors it half of the time if `flip`. Tasks
+    with boxes set scale to (1, 1), and flip image and boxes together.
     """
 
     resize: int | tuple[int, int] = 224  # the shorter side; two numbers: height and width
-    crop: int = 224  # the side of the square in the center that is kept; 0: the whole image
+    crop: int = 224  # the side of the center crop; 0: the whole image
     resample: Literal["nearest", "lanczos", "bilinear", "bicubic"] = "bicubic"
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
-    patch: int = 16  # the side of a patch: the cost counts patches, batches are padded to whole ones
+    patch: int = 16  # the side of a patch: the cost counts patches, batches are padded to whole patches
     scale: tuple[float, float] = (0.08, 1.0)
     flip: bool = True
     color: float = 0.0  # brightness, contrast and saturation change by up to this share
     randaugment: int = 0  # random operations, each of this strength (0…1)
     strength: float = 0.3
     erase: float = 0.0  # how often a random rectangle is erased
-    max_size: int = 0  # of the longer side if the shorter one is resized, which may become smaller; 0: any
+    max_size: int = 0  # limit of the longer side if the shorter one is resized; 0: none
     kind: ClassVar[str] = "image"
     file: ClassVar[str] = "image.json"
 
@@ -75,16 +75,16 @@ class ImageProcessor(SavedSettings):
         return erase(pixels, rng) if rng is not None and self.erase and rng.random() < self.erase else pixels
 
     def encode_bytes(self, raw: RawImage, rng: Rng | None = None) -> Array:
-        """The pixels as bytes: not normalized, and never erased. Batches of them are normalized on the device."""
+        """The pixels as bytes, without normalization and erasing. The device normalizes their batches."""
         whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         return np.asarray(image).transpose(2, 0, 1)
 
     def encode_all(self, images: Sequence[RawImage]) -> list[Array]:
-        """The images in order. Files are read in several threads: decoding them does not hold Python's lock."""
-        files = sum(isinstance(each, str | bytes | os.PathLike) for each in images)
+        """The images in order. Several threads read files: decoding releases the GIL."""
+        files = sum(isinstance(image, str | bytes | os.PathLike) for image in images)
         if min(files, THREADS) < 2:
-            return [self.encode(each) for each in images]
+            return [self.encode(image) for image in images]
         with ThreadPoolExecutor(min(files, THREADS)) as pool:
             return list(pool.map(self.encode, images))
 
@@ -99,19 +99,21 @@ class ImageProcessor(SavedSettings):
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
-        height, width = (-(-max(each.shape[side] for each in encoded) // self.patch) * self.patch for side in (1, 2))
-        equal, in_bytes = all(each.shape[1:] == (height, width) for each in encoded), encoded[0].dtype == np.uint8
+        height, width = (
+            -(-max(pixels.shape[axis] for pixels in encoded) // self.patch) * self.patch for axis in (1, 2)
+        )
+        equal, in_bytes = all(pixels.shape[1:] == (height, width) for pixels in encoded), encoded[0].dtype == np.uint8
         if equal and in_bytes:
-            values = torch.from_numpy(np.stack([each.transpose(1, 2, 0) for each in encoded]))  # as Pillow has them
+            values = torch.from_numpy(np.stack([pixels.transpose(1, 2, 0) for pixels in encoded]))  # as Pillow has them
             return Inputs("pixels", values.permute(0, 3, 1, 2), scaling=torch.from_numpy(self._scaling))
         if equal:
             return Inputs("pixels", torch.from_numpy(np.stack(encoded)))
-        encoded = [self._normalize(each) for each in encoded] if in_bytes else encoded
+        encoded = [self._normalize(pixels) for pixels in encoded] if in_bytes else encoded
         values = torch.zeros(len(encoded), 3, height, width)
         valid = torch.zeros(len(encoded), height, width, dtype=torch.bool)
-        for i, each in enumerate(encoded):
-            values[i, :, : each.shape[1], : each.shape[2]] = torch.from_numpy(each)
-            valid[i, : each.shape[1], : each.shape[2]] = True
+        for i, pixels in enumerate(encoded):
+            values[i, :, : pixels.shape[1], : pixels.shape[2]] = torch.from_numpy(pixels)
+            valid[i, : pixels.shape[1], : pixels.shape[2]] = True
         return Inputs("pixels", values, valid)
 
     def decode(self, values: Array | torch.Tensor) -> "Image.Image":
@@ -129,7 +131,7 @@ class ImageProcessor(SavedSettings):
 
     @property
     def _scaling(self) -> Array:
-        """What `Inputs.scaling` holds."""
+        """The value of `Inputs.scaling`."""
         return np.array(((255, 255, 255), self.mean, self.std), np.float32)
 
     def _normalize(self, pixels: Array) -> Array:
@@ -146,11 +148,11 @@ class ImageProcessor(SavedSettings):
 
     @property
     def _enough(self) -> int:
-        """The sides of an image of which even the smallest random part has as many pixels as training reads."""
+        """Smallest side at which every random crop still has as many pixels as training reads."""
         return math.ceil(self.crop * math.sqrt(ASPECTS[1] / self.scale[0]))
 
     def _limit_aspect(self, image: "Image.Image", raw: RawImage) -> "Image.Image":
-        """The middle of an image that is too narrow to be resized whole, if only a square of it is kept."""
+        """The middle of an image that is too narrow to be resized whole, if a center crop follows."""
         width, height = image.size
         longest = MAX_ASPECT * min(width, height)
         if max(width, height) <= longest or self.max_size or not isinstance(self.resize, int):
@@ -178,7 +180,7 @@ class ImageProcessor(SavedSettings):
         return (side, other) if height <= width else (other, side)
 
     def _crop(self, image: "Image.Image") -> "Image.Image":
-        """The square in the center; an image that is smaller gets a black border."""
+        """The center crop; a smaller image gets a black border."""
         if not self.crop:
             return image
         left, top = (image.width - self.crop) // 2, (image.height - self.crop) // 2
@@ -198,7 +200,7 @@ class ImageProcessor(SavedSettings):
 
 
 def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -> tuple[int, int, int, int]:
-    """A random part (left, top, right, bottom) of an image: its area is a share within `scale`."""
+    """A random crop (left, top, right, bottom) of an image, with an area share within `scale`."""
     width, height = size
     if scale == (1, 1):
         return 0, 0, width, height
@@ -209,7 +211,7 @@ def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -
         if 0 < across <= width and 0 < down <= height:
             left, top = int(rng.integers(width - across + 1)), int(rng.integers(height - down + 1))
             return left, top, left + across, top + down
-    across = min(width, max(round(height * ASPECTS[1]), 1))  # none fits: the middle, as large as possible
+    across = min(width, max(round(height * ASPECTS[1]), 1))  # none fits: the largest crop in the middle
     down = min(height, max(round(width / ASPECTS[0]), 1))
     left, top = (width - across) // 2, (height - down) // 2
     return left, top, left + across, top + down

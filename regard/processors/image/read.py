@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 RawImage: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Array | torch.Tensor | Image.Image"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")  # none runs programs
 ORIENTATION = 0x0112  # the EXIF tag
-HEAD = 1024  # bytes that show what a file is
+HEAD = 1024  # bytes that identify the format of a file
 CHANNELS = (1, 3, 4)
 ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}  # of JPEG and PNG, by their first bytes
-SMALL, MANY = 1 << 19, 1 << 24  # bytes and pixels: of larger files the header is read
+SMALL, MANY = 1 << 19, 1 << 24  # bytes and pixels: the header of larger files is read
 EXPECTED = "give a PNG, JPEG or another image"
 CONVERT = "convert it to PNG or JPEG first"
 
@@ -38,7 +38,7 @@ def is_image(value: object) -> bool:
 
 
 def image_name(raw: object) -> str:
-    """What messages call an image."""
+    """The name of an image in messages."""
     if isinstance(raw, str | os.PathLike):
         return os.fspath(raw)
     if isinstance(raw, bytes):
@@ -47,10 +47,10 @@ def image_name(raw: object) -> str:
 
 
 def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
-    """An RGB image, upright where a camera noted its orientation. Transparency is dropped; the first frame counts.
+    """The first frame as an RGB image, rotated upright by its EXIF orientation, without transparency.
 
-    A JPEG file is decoded at a half, a quarter or an eighth of its size where both sides keep `enough` pixels:
-    12 million pixels in half of the time. 0: as it is.
+    A JPEG file is decoded at a half, a quarter or an eighth of its size if both sides keep `enough` pixels: 12 million
+    pixels take half of the time. 0: at its size.
     """
     try:
         from PIL import Image
@@ -80,8 +80,8 @@ def image_size(raw: RawImage) -> tuple[int, int]:
 def image_problem(raw: RawImage, thorough: bool = False) -> str:
     """Why an image cannot be read, as a sentence; "" if it can.
 
-    Unless `thorough`, only a PNG or JPEG file without its usual end is decoded. Of others the header is read, of small
-    ones only the first bytes (20 µs; a header takes 100 µs, decoding milliseconds).
+    Unless `thorough`, only a PNG or JPEG file without its usual end is decoded. Others are checked by their header,
+    small ones by their first bytes (20 µs; a header takes 100 µs, decoding milliseconds).
     """
     name = image_name(raw)
     try:
@@ -118,8 +118,8 @@ def _open_file(raw: Any, name: str) -> IO[bytes]:
             raw.seek(0)
         return io.BytesIO(raw.read())
     if not isinstance(raw, str | os.PathLike):
-        kind = type(raw).__name__
-        raise UserError(f"a {kind} is no image; expected a path, bytes, a Pillow image, an array or a tensor")
+        type_name = type(raw).__name__
+        raise UserError(f"a {type_name} is no image; expected a path, bytes, a Pillow image, an array or a tensor")
     if name.startswith(("http://", "https://")):
         raise UserError(f"{name} is an address, which regard does not fetch; download the image and give its path")
     try:
@@ -132,14 +132,16 @@ def _open_file(raw: Any, name: str) -> IO[bytes]:
 
 
 def _parse(file: IO[bytes], name: str) -> "Image.Image":
-    """The header of an image. Like Image.open, but of known formats, and without warnings about large ones."""
+    """The header of an image. Like Image.open, but for FORMATS only, and without warnings about large images."""
     from PIL import Image
 
     head = file.read(HEAD)
     for load_plugins in (Image.preinit, Image.init):
         load_plugins()
-        for factory, accept in (Image.OPEN[each] for each in FORMATS if each in Image.OPEN):
-            if accept is None or not (known := accept(head[:16])) or isinstance(known, str):  # a text says why not
+        for factory, accept in (Image.OPEN[format] for format in FORMATS if format in Image.OPEN):
+            if (
+                accept is None or not (accepted := accept(head[:16])) or isinstance(accepted, str)
+            ):  # a text says why not
                 continue
             try:
                 file.seek(0)
@@ -152,7 +154,7 @@ def _parse(file: IO[bytes], name: str) -> "Image.Image":
 
 
 def _describe(head: bytes) -> str:
-    """What a file is that Pillow does not know, and what to do."""
+    """The type of a file that Pillow does not know, and a remedy."""
     if not head:
         return "it is empty; create or download it again"
     if head[4:8] == b"ftyp":
@@ -203,7 +205,7 @@ def _damaged(name: str, error: Exception) -> UserError:
 
 
 def _orientation(image: "Image.Image") -> int:
-    """The orientation that a camera noted; 1, upright, if there is none, or if it cannot be read."""
+    """The EXIF orientation; 1 (upright) if it is missing or cannot be read."""
     try:
         return int(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged EXIF data raise what their parser raises; the pixels are fine
@@ -211,7 +213,7 @@ def _orientation(image: "Image.Image") -> int:
 
 
 def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
-    """`convert` drops transparency; it would clip 16 bits and floats."""
+    """Convert to RGB, scaling 16 bits and floats, which `convert` would clip. Transparency is dropped."""
     from PIL import Image
 
     if image.mode.startswith(("I", "F")):
@@ -227,8 +229,10 @@ def _to_bytes(values: "Array | torch.Tensor", name: str) -> Array:
     """An array (height, width[, channels]) or a tensor, which may have its channels first, as whole numbers 0…255."""
     array = _channels_last(values) if isinstance(values, torch.Tensor) else values
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or not array.size:
-        kind = "a tensor" if isinstance(values, torch.Tensor) else "an array"
-        raise UserError(f"{kind} of shape {tuple(values.shape)} is no image; expected (height, width[, 1, 3 or 4])")
+        container = "a tensor" if isinstance(values, torch.Tensor) else "an array"
+        raise UserError(
+            f"{container} of shape {tuple(values.shape)} is no image; expected (height, width[, 1, 3 or 4])"
+        )
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     if array.dtype == np.uint8:
         return np.ascontiguousarray(array)

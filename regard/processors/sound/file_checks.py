@@ -1,4 +1,4 @@
-"""What the bytes of a sound file tell before it is decoded: formats that cannot be read, and missing ends."""
+"""Checks the bytes of a sound file before decoding: unreadable formats, and truncated files."""
 
 import os
 import re
@@ -6,10 +6,10 @@ import struct
 from pathlib import PurePath
 from typing import IO
 
-HEAD = 1024  # bytes that show what a file is
-OGG_PAGE = 65_307  # the most bytes of one
-STREAMED = 0x7FFFF000  # lengths from here on stand in WAV files whose length was unknown when they were written
-CHUNKS = 1000  # the most of a WAV file that are looked at
+HEAD = 1024  # bytes that identify the format of a file
+OGG_PAGE = 65_307  # maximal bytes of an OGG page
+STREAMED = 0x7FFFF000  # WAV files that were written as a stream state this length or more
+CHUNKS = 1000  # at most this many chunks of a WAV file are inspected
 EXPECTED = "give WAV, FLAC, OGG or MP3"
 CONVERT = "convert it to WAV or FLAC, such as with: ffmpeg -i"
 
@@ -47,24 +47,24 @@ SUFFIXES = {
 
 
 def describe_file(file: IO[bytes], name: str) -> str:
-    """What a file is that cannot be read as sound, and what to do; "" if it may be sound."""
+    """The format of a file that cannot be read as sound, and a remedy; "" if it may be sound."""
     head = file.read(HEAD)
     file.seek(0)
     if not head:
         return "it is empty; record or download it again"
-    for start, kind in STARTS.items():
+    for start, format in STARTS.items():
         if re.match(start, head, re.DOTALL):
-            return f"it is {kind}; {_remedy(kind, name)}"
+            return f"it is {format}; {_remedy(format, name)}"
     if re.match(KNOWN, head):
         return ""
     if _is_text(head):
         return f"it is text; {EXPECTED}"
-    kind = SUFFIXES.get(PurePath(name).suffix.lower().removeprefix("."), "")
-    return f"its name says {kind}; {_remedy(kind, name)}" if kind else ""
+    format = SUFFIXES.get(PurePath(name).suffix.lower().removeprefix("."), "")
+    return f"its name says {format}; {_remedy(format, name)}" if format else ""
 
 
-def _remedy(kind: str, name: str) -> str:
-    if kind.startswith(("PDF", "a ZIP", "an image", "MIDI", "gzip")):
+def _remedy(format: str, name: str) -> str:
+    if format.startswith(("PDF", "a ZIP", "an image", "MIDI", "gzip")):
         return EXPECTED
     stem = PurePath(name).stem if PurePath(name).suffix else "sound"
     return f"{CONVERT} {PurePath(name).name if stem != 'sound' else 'sound.m4a'} {stem}.wav"
@@ -79,7 +79,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def check_complete(file: IO[bytes]) -> str:
-    """What is missing at the end of a WAV or OGG file, whose decoders do not tell; "" if nothing is."""
+    """What is missing at the end of a WAV or OGG file, or "". Their decoders do not report it."""
     head = file.read(12)
     size = file.seek(0, os.SEEK_END)
     problem = ""
@@ -98,9 +98,9 @@ def _check_wav(file: IO[bytes], size: int) -> str:
         head = file.read(8)
         if len(head) < 8:
             break
-        kind, length = struct.unpack("<4sI", head)
+        chunk, length = struct.unpack("<4sI", head)
         position += 8
-        if kind == b"data":
+        if chunk == b"data":
             missing = position + length - size
             return f"{missing:,} of {length:,} bytes are missing" if missing > 1 and length < STREAMED else ""
         position += length + length % 2
@@ -116,12 +116,12 @@ def _check_ogg(file: IO[bytes], size: int) -> str:
     return f"at least {missing:,} bytes of its last page are missing" if missing > 0 else ""
 
 
-def tells_length(file: IO[bytes]) -> bool:
-    """True if an MP3 file has the frame that counts the others; without it, decoders estimate the length."""
+def states_length(file: IO[bytes]) -> bool:
+    """True if an MP3 file has a header frame with its length; without it, decoders estimate the length."""
     file.seek(0)
     head = file.read(10)
     tag = 10 + sum((byte & 127) << 7 * i for i, byte in enumerate(reversed(head[6:]))) if head[:3] == b"ID3" else 0
     file.seek(tag)
-    found = re.search(rb"Xing|Info|VBRI", file.read(HEAD)) is not None
+    stated = re.search(rb"Xing|Info|VBRI", file.read(HEAD)) is not None
     file.seek(0)
-    return found
+    return stated

@@ -16,24 +16,24 @@ from .frames import SoundFrames, griffin_lim, warp_frequencies
 from .read import RawSound, Samples, stream_sound
 from .resample import RATES
 
-SCALE = 32768.0  # Kaldi reads whole numbers of 16 bits
+SCALE = 32768.0  # Kaldi reads 16-bit integers
 FLOOR = float(np.finfo(np.float32).eps)  # the least energy
 PREEMPHASIS = 0.97
 LOWEST = 20.0  # Hz
-CHUNK = 256  # frames that are computed at once: they fit the cache of a processor
-MASKED = 5  # a range of masked frames is at most the fifth of a recording
+CHUNK = 256  # frames computed at once: they fit the CPU cache
+MASKED = 5  # a range of masked frames is at most a fifth of a recording
 NATS = math.log(10) / 10  # of power in a decibel
-CMVN = "global", "level", "utterance"  # what normalizes frames (cepstral mean and variance normalization)
+CMVN = "global", "level", "utterance"  # kinds of cepstral mean and variance normalization
 LEAST_STD = 1e-6  # of a bin; constant bins are only centered
 
 
 @dataclass(frozen=True)
 class FilterbankProcessor(SoundFrames):
-    """Log filterbanks (frames, bins) of windows of 25 ms every 10 ms, as those of Kaldi without dither.
+    """Log filterbanks (frames, bins) of windows of 25 ms every 10 ms, as computed by Kaldi without dither.
 
-    `mean` and `std` of every bin normalize the frames: those of the training data (see `with_statistics`), or those of
-    the recording (`cmvn`). In training, the speed is changed, noise is added, frequencies are warped, bands get random
-    gains, and SpecAugment masks ranges of frames and bins by the mean.
+    `mean` and `std` of every bin normalize the frames: over the training data (see `with_statistics`), or over the
+    recording (`cmvn`). Training changes the speed, adds noise, warps frequencies, gives bands random gains, and masks
+    ranges of frames and bins by the mean (SpecAugment).
     """
 
     window: int = 0  # samples; 0: 25 ms
@@ -57,7 +57,7 @@ class FilterbankProcessor(SoundFrames):
         if self.cmvn not in CMVN:
             raise UserError(f"cmvn is {self.cmvn!r}; expected {' or '.join(CMVN)}")
         sizes = len(self.mean), len(self.std)
-        if sizes not in ((0, 0), (self.bins, self.bins)) or not all(0 < each < math.inf for each in self.std):
+        if sizes not in ((0, 0), (self.bins, self.bins)) or not all(0 < std < math.inf for std in self.std):
             raise UserError(
                 f"mean has {sizes[0]} numbers and std {sizes[1]}; expected {self.bins} of each, those of std positive, "
                 "or none"
@@ -69,7 +69,7 @@ class FilterbankProcessor(SoundFrames):
         return 1 << (self.window - 1).bit_length()
 
     def frames(self, samples: int) -> int:
-        """How many frames so many samples have. A sound that is shorter than a window is padded to one."""
+        """Number of frames for `samples`. A sound shorter than a window is padded to one."""
         return 1 + max(samples - self.window, 0) // self.hop
 
     def seconds_of(self, frame: float) -> float:
@@ -91,14 +91,14 @@ class FilterbankProcessor(SoundFrames):
         return self.mask_ranges(frames, rng, 0.0 if self._normalizes else frames.mean(0), len(frames) // MASKED)
 
     def stream_frames(self, raw: RawSound) -> Iterator[Array]:
-        """The frames in blocks, not normalized. The memory does not grow with the length of a file."""
-        waiting, found = np.zeros(0, np.float32), False
+        """The frames in blocks, not normalized. Memory does not grow with the length of a file."""
+        waiting, any_frames = np.zeros(0, np.float32), False
         for block in stream_sound(raw, self.rate):
             waiting = np.concatenate([waiting, block])
             if len(waiting) >= self.window:
                 yield self._energies(waiting)
-                waiting, found = waiting[self.frames(len(waiting)) * self.hop :], True
-        if not found:
+                waiting, any_frames = waiting[self.frames(len(waiting)) * self.hop :], True
+        if not any_frames:
             yield self._energies(waiting)
 
     def decode(self, values: Array | Tensor) -> Samples:
@@ -122,7 +122,8 @@ class FilterbankProcessor(SoundFrames):
     def _energies(self, samples: Array, warp: float = 1.0) -> Array:
         if len(samples) < self.window:
             samples = np.pad(samples, (0, self.window - len(samples)))
-        make_filters = kaldi_filters if warp == 1 else kaldi_filters.__wrapped__  # a random factor does not come again
+        # Random factors do not repeat: no cache.
+        make_filters = kaldi_filters if warp == 1 else kaldi_filters.__wrapped__
         filters = make_filters(self.rate, self.fft_size, self.bins, warp)
         windows = torch.from_numpy(samples * np.float64(SCALE)).unfold(0, self.window, self.hop)
         frames: Array = torch.cat(
@@ -131,7 +132,7 @@ class FilterbankProcessor(SoundFrames):
         return frames
 
     def _chunk_energies(self, windows: Tensor, filters: Tensor) -> Tensor:
-        """Float64 up to the power: with float32, rounding of a loud tone is louder than the quiet bins beside it."""
+        """Computes power in float64: in float32, the rounding error of a loud tone exceeds quiet bins beside it."""
         centered = windows - windows.mean(1, keepdim=True)
         emphasized = centered * povey_window(self.window)
         emphasized[:, 1:].addcmul_(centered[:, :-1], povey_window(self.window)[1:], value=-PREEMPHASIS)
@@ -161,18 +162,18 @@ def with_statistics(processor: FilterbankProcessor, sounds: Iterable[RawSound]) 
     count, first = 0, np.zeros(0)
     sums = np.zeros((2, processor.bins))  # of differences from the first frame and of their squares
     for sound in sounds:
-        own, own_sums, power = 0, np.zeros((2, processor.bins)), 0.0
+        frame_count, sound_sums, power = 0, np.zeros((2, processor.bins)), 0.0
         for frames in processor.stream_frames(sound):
             first = first if len(first) else frames[0].astype(np.float64)
             differences = frames - first
-            own_sums += differences.sum(0), np.square(differences).sum(0)
-            own, power = own + len(frames), power + np.exp(frames, dtype=np.float64).mean(1).sum()
+            sound_sums += differences.sum(0), np.square(differences).sum(0)
+            frame_count, power = frame_count + len(frames), power + np.exp(frames, dtype=np.float64).mean(1).sum()
         if processor.cmvn == "level":
-            own_level = float(level(power / own))
-            own_sums[1] += own_level * (own_level * own - 2 * own_sums[0])
-            own_sums[0] -= own_level * own
-        sums += own_sums
-        count += own
+            sound_level = float(level(power / frame_count))
+            sound_sums[1] += sound_level * (sound_level * frame_count - 2 * sound_sums[0])
+            sound_sums[0] -= sound_level * frame_count
+        sums += sound_sums
+        count += frame_count
     if not count:
         raise UserError("there are no recordings to compute mean and std of; give at least one")
     shift, squares = sums / count
@@ -182,7 +183,7 @@ def with_statistics(processor: FilterbankProcessor, sounds: Iterable[RawSound]) 
 
 
 def level(power: float) -> np.float32:
-    """What `cmvn="level"` subtracts from the frames of a recording, given the mean of their energies."""
+    """The level that `cmvn="level"` subtracts from the frames of a recording, from the mean of their energies."""
     return np.float32(np.log(power))
 
 
@@ -197,7 +198,7 @@ def povey_window(size: int) -> Tensor:
 def kaldi_filters(rate: int, fft_size: int, bins: int, warp: float = 1.0) -> Tensor:
     """(frequencies, bins): triangles on Kaldi's mel scale from 20 Hz to rate / 2, straight lines in mel.
 
-    With `warp`, a tone stands in the bin of `warp` times its frequency.
+    With `warp`, a tone falls into the bin of `warp` times its frequency.
     """
     frequencies = np.arange(fft_size // 2 + 1) * (rate / fft_size)
     mels = 1127 * np.log1p((frequencies if warp == 1 else warp_frequencies(frequencies, warp)) / 700)[:, None]

@@ -1,4 +1,4 @@
-"""What processors of sound share: samples at one rate, batches of frames, SpecAugment, sound from magnitudes."""
+"""The base of sound processors: samples at one rate, batches of frames, SpecAugment, sound from magnitudes."""
 
 import math
 from abc import abstractmethod
@@ -19,7 +19,7 @@ from .resample import change_speed, resample
 
 GRIFFIN_LIM_STEPS = 32
 SPEEDS = WARPS = 0.5, 2.0
-WARPED = 0.9  # of the frequencies up to rate / 2: up to there a warp multiplies them
+WARPED = 0.9  # share of the frequencies up to rate / 2 that a warp multiplies
 BANDS = 5  # of the equalizer; its gains are linear between their centers
 
 
@@ -33,7 +33,7 @@ class SoundFrames(SavedSettings):
     bins: int = 80
     window: int = 400  # samples of a frame
     hop: int = 160  # samples from one frame to the next
-    frame_masks: int = 2  # ranges that SpecAugment masks, and the most frames and bins of one
+    frame_masks: int = 2  # number and maximal width of the ranges that SpecAugment masks
     frame_width: int = 50
     bin_masks: int = 2
     bin_width: int = 15
@@ -41,7 +41,7 @@ class SoundFrames(SavedSettings):
     noise: float = 0.0  # how often training adds noise
     snr: tuple[float, float] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
     vtlp: tuple[float, float] = (1.0, 1.0)  # training multiplies the frequencies by a factor: from, to
-    equalizer: float = 0.0  # decibels, the standard deviation of random gains that training gives to bands
+    equalizer: float = 0.0  # standard deviation of the random gains of bands in training, in decibels
 
     def __post_init__(self) -> None:
         if min(self.rate, self.bins, self.window, self.hop) < 1 or self.hop > self.window:
@@ -52,7 +52,7 @@ class SoundFrames(SavedSettings):
         wide = self.bin_masks and self.bin_width > self.bins
         if min(self.frame_masks, self.frame_width, self.bin_masks, self.bin_width) < 0 or wide:
             raise UserError(f"a mask of {self.bin_width} bins does not fit {self.bins}; expected 0 to {self.bins}")
-        if not all(SPEEDS[0] <= each <= SPEEDS[1] for each in self.speed):
+        if not all(SPEEDS[0] <= speed <= SPEEDS[1] for speed in self.speed):
             raise UserError(
                 f"speed is {self.speed}; expected numbers from {SPEEDS[0]} to {SPEEDS[1]}, such as 0.9,1,1.1"
             )
@@ -73,7 +73,7 @@ class SoundFrames(SavedSettings):
 
     @abstractmethod
     def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
-        """The frames of a sound; with `rng`, changed as in training."""
+        """The frames of a sound; with `rng`, augmented as in training."""
 
     @abstractmethod
     def mask(self, frames: Array, rng: Rng) -> Array:
@@ -81,11 +81,11 @@ class SoundFrames(SavedSettings):
 
     @abstractmethod
     def frames(self, samples: int) -> int:
-        """How many frames so many samples have."""
+        """Number of frames for `samples`."""
 
     @property
     def longest(self) -> float:
-        """The seconds of the longest recording of which nothing is cut off, at any `speed`."""
+        """The length in seconds up to which no recording is truncated, at any `speed`."""
         return math.inf
 
     @abstractmethod
@@ -102,8 +102,8 @@ class SoundFrames(SavedSettings):
         return samples if rate == self.rate else resample(samples, rate, self.rate)
 
     @property
-    def encodes_anew(self) -> bool:
-        """True if training changes more than a mask of the frames."""
+    def augments_samples(self) -> bool:
+        """True if training augments samples, so that frames must be computed again; masks need no new frames."""
         return bool(self.speed or self.noise or self.vtlp != (1, 1) or self.equalizer)
 
     @property
@@ -112,16 +112,16 @@ class SoundFrames(SavedSettings):
         return bool(self.frame_masks or self.bin_masks)
 
     def augment(self, samples: Array, rng: Rng) -> Array:
-        """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
+        """The samples at a random speed and with noise, according to `speed`, `noise` and `snr`."""
         if self.speed:
             ratio = speed_ratio(self.speed[int(rng.integers(len(self.speed)))])
             samples = change_speed(samples, ratio.denominator, ratio.numerator)
         if self.noise and rng.random() < self.noise:
-            samples = add_noise(samples, rng.uniform(*self.snr), rng)
+            samples = add_sound_noise(samples, rng.uniform(*self.snr), rng)
         return samples
 
     def draw_warp(self, rng: Rng) -> float:
-        """A factor of `vtlp`; its logarithm is uniform."""
+        """A random factor within `vtlp`; its logarithm is uniform."""
         low, high = self.vtlp
         return low if low == high else math.exp(rng.uniform(math.log(low), math.log(high)))
 
@@ -139,7 +139,7 @@ class SoundFrames(SavedSettings):
         return Inputs("frames", *pad_arrays(encoded))
 
     def mask_ranges(self, frames: Array, rng: Rng, value: float | Array, longest: int) -> Array:
-        """SpecAugment: `value` in random ranges of at most `longest` frames, and of bins. Writes into `frames`."""
+        """SpecAugment: write `value` into random ranges of at most `longest` frames, and of bins, of `frames`."""
         widths = min(self.frame_width, longest), min(self.bin_width, frames.shape[1])
         for axis, count in ((0, self.frame_masks), (1, self.bin_masks)):
             for _ in range(count):
@@ -160,7 +160,7 @@ def speed_ratio(speed: float) -> Fraction:
 def warp_frequencies(frequencies: Array, factor: float) -> Array:
     """Vocal tract length perturbation (Jaitly and Hinton, 2013): the frequencies times a factor.
 
-    The last of them is fixed. The highest ones lie on a straight line to it.
+    The last frequency is fixed; above WARPED the map is a straight line to it.
     """
     last = float(frequencies[-1])
     knee = WARPED * last * min(1, 1 / factor)
@@ -168,17 +168,17 @@ def warp_frequencies(frequencies: Array, factor: float) -> Array:
     return np.where(frequencies <= knee, frequencies * factor, above)
 
 
-def add_noise(samples: Array, snr: float, rng: Rng) -> Array:
-    """The samples with noise at a signal-to-noise ratio in decibels: white, or as often pink (1/f). Silence is kept."""
+def add_sound_noise(samples: Array, snr: float, rng: Rng) -> Array:
+    """The samples with white or pink (1/f) noise, equally often, at `snr` decibels. Silence stays silence."""
     noise: Array = rng.standard_normal(1 << len(samples).bit_length(), np.float32)
     if rng.random() < 0.5:
         spectrum = np.fft.rfft(noise)
         noise = np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)))
     noise = noise[: len(samples)]
-    power, own = (float(np.square(each, dtype=np.float64).mean()) for each in (samples, noise))
-    if not power or not own:
+    power, noise_power = (float(np.square(signal, dtype=np.float64).mean()) for signal in (samples, noise))
+    if not power or not noise_power:
         return samples
-    return samples + (noise * math.sqrt(power / own / 10 ** (snr / 10))).astype(np.float32)
+    return samples + (noise * math.sqrt(power / noise_power / 10 ** (snr / 10))).astype(np.float32)
 
 
 def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int) -> Tensor:

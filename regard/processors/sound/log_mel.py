@@ -27,7 +27,7 @@ class AudioProcessor(SoundFrames):
     In training, SpecAugment replaces random ranges of frames and of bins by the mean of the sound.
     """
 
-    seconds: int = 0  # silence is added up to this length, and longer sound is cut to it, as by Whisper: 30; 0: neither
+    seconds: int = 0  # pad with silence or truncate to this length (Whisper: 30); 0: neither
 
     kind: ClassVar[str] = "audio"
     file: ClassVar[str] = "audio.json"
@@ -38,11 +38,11 @@ class AudioProcessor(SoundFrames):
             raise UserError(f"sound of {self.seconds} seconds is not possible; expected 0 (any length) or more")
 
     def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
-        """A file, its bytes, a Sound, or samples at `rate` in -1…1."""
-        own = self.samples(raw)
-        samples = torch.from_numpy(own if rng is None else self.augment(own, rng))
-        if self.seconds:  # before the loudest sets the floor of all frames
-            samples = resize(samples, self.seconds * self.rate)
+        """A file, its bytes, `Samples`, or samples at `rate` in -1…1."""
+        array = self.samples(raw)
+        samples = torch.from_numpy(array if rng is None else self.augment(array, rng))
+        if self.seconds:  # first, because the loudest frame sets the floor of all frames
+            samples = pad_or_truncate(samples, self.seconds * self.rate)
         if rng is None:
             return self._log_mel(samples)
         return self.mask(self._log_mel(samples, self.draw_warp(rng), self.draw_gains(rng)), rng)
@@ -51,7 +51,7 @@ class AudioProcessor(SoundFrames):
         return self.mask_ranges(frames, rng, frames.mean(), len(frames))
 
     def frames(self, samples: int) -> int:
-        """How many frames so many samples have, the added silence included."""
+        """Number of frames for `samples`, including added silence."""
         whole = self.seconds * self.rate or max(samples, self.window // 2 + 1, self.hop)
         return whole // self.hop
 
@@ -72,7 +72,7 @@ class AudioProcessor(SoundFrames):
 
     def _log_mel(self, samples: Tensor, warp: float = 1.0, gains: Array | None = None) -> Array:
         half, least = self.window // 2, max(self.window // 2 + 1, self.hop)  # there is at least one frame
-        samples = resize(samples, max(least, len(samples)))
+        samples = pad_or_truncate(samples, max(least, len(samples)))
         reflected = torch.cat([samples[1 : half + 1].flip(0), samples, samples[-half - 1 : -1].flip(0)])
         decades = log_mel(reflected, self, warp)[: len(samples) // self.hop]
         if gains is not None:
@@ -85,7 +85,7 @@ def log_mel(samples: Tensor, sound: AudioProcessor, warp: float = 1.0) -> Tensor
     hann = torch.hann_window(sound.window)
     spectrum = torch.stft(samples, sound.window, sound.hop, window=hann, center=False, return_complex=True).T
     energies = torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag)  # (frames, frequencies), contiguous
-    make_filters = mel_filters if warp == 1 else mel_filters.__wrapped__  # a random factor does not come again
+    make_filters = mel_filters if warp == 1 else mel_filters.__wrapped__  # random factors do not repeat: no cache
     with torch.autocast("cpu", enabled=False):  # a model beside it may run in bf16
         return (energies @ make_filters(sound.rate, sound.window, sound.bins, warp).T).clamp_(min=FLOOR).log10_()
 
@@ -96,8 +96,8 @@ def scale_decades(decades: Tensor, floor: float) -> Array:
     return frames
 
 
-def resize(samples: Tensor, count: int) -> Tensor:
-    """The first `count` samples, with silence after the last."""
+def pad_or_truncate(samples: Tensor, count: int) -> Tensor:
+    """The first `count` samples, padded with silence."""
     missing = count - len(samples)
     return torch.nn.functional.pad(samples, (0, missing)) if missing else samples
 
@@ -106,7 +106,7 @@ def resize(samples: Tensor, count: int) -> Tensor:
 def mel_filters(rate: int, window: int, bins: int, warp: float = 1.0) -> Tensor:
     """(bins, frequencies): triangles of equal area on the mel scale of Slaney's Auditory Toolbox, up to rate / 2.
 
-    With `warp`, a tone stands in the bin of `warp` times its frequency.
+    With `warp`, a tone falls into the bin of `warp` times its frequency.
     """
     frequencies = np.linspace(0, rate / 2, window // 2 + 1)
     frequencies = frequencies if warp == 1 else warp_frequencies(frequencies, warp)

@@ -18,14 +18,14 @@ import torch
 
 from ...errors import UserError
 from ..base import Array, to_array
-from .file_checks import STREAMED, check_complete, describe_file, tells_length
+from .file_checks import STREAMED, check_complete, describe_file, states_length
 from .resample import BLOCK, check_rate, resample_blocks
 
-CHANNELS = 32  # the most of an array
-PEAK = 1000.0  # samples above it are no sound in -1…1
-UNKNOWN = 1 << 48  # samples; headers tell of more where the length was unknown when they were written
+CHANNELS = 32  # maximal channels of an array
+PEAK = 1000.0  # larger samples are not sound in -1…1
+UNKNOWN = 1 << 48  # samples; headers of streams with unknown length state more
 REST = 0.05  # share of an MP3 file that may follow its sound
-LOST = 0.25  # seconds that an MP3 file may have fewer than its header tells: encoders count them differently
+LOST = 0.25  # seconds that an MP3 file may be shorter than its header states: encoders count differently
 
 
 class Samples(NamedTuple):
@@ -39,7 +39,7 @@ class Samples(NamedTuple):
 
 
 class SoundInfo(NamedTuple):
-    """What the header of a recording tells."""
+    """The header of a recording."""
 
     rate: int  # samples per second
     samples: int  # of one channel
@@ -63,7 +63,7 @@ def is_sound(value: object) -> bool:
 
 
 def sound_name(raw: object) -> str:
-    """What messages call a sound."""
+    """The name of a sound in messages."""
     if isinstance(raw, str | os.PathLike):
         return str(os.fspath(raw))
     return str(getattr(raw, "place", "the bytes")) if isinstance(raw, bytes) else "a sound"
@@ -80,14 +80,14 @@ def read_sound(raw: RawSound, rate: int = 16000) -> Samples:
 
 
 def stream_sound(raw: RawSound, rate: int) -> Iterator[Array]:
-    """Blocks of samples of one channel at `rate`, float32. The memory does not grow with the length of a file."""
+    """Blocks of samples of one channel at `rate`, float32. Memory does not grow with the length of a file."""
     with _open_sound(raw, rate) as reader:
         blocks = _mono_blocks(reader, sound_name(raw))
         yield from blocks if reader.rate == rate else resample_blocks(blocks, reader.rate, rate)
 
 
 def sound_info(raw: RawSound, rate: int = 16000) -> SoundInfo:
-    """Rate, length and channels; the samples of a file are not decoded if its header tells their number."""
+    """Rate, length and channels. Decodes the samples of a file only if its header does not state their number."""
     with _open_sound(raw, rate) as reader:
         samples = reader.samples
         if samples >= UNKNOWN:
@@ -171,7 +171,7 @@ class _FileReader:
         headerless = str(getattr(file, "name", "")).lower().endswith(".raw")  # soundfile goes by this name alone
         source = io.BytesIO(file.read()) if headerless else file
         self.source, self.size = source, source.seek(0, os.SEEK_END)
-        counted = tells_length(source)
+        counted = states_length(source)
         self.file = library.SoundFile(source)
         self.file.seekable = lambda: False  # else every read is followed by a seek, which some files do not support
         self.rate, self.samples, self.channels = self.file.samplerate, self.file.frames, self.file.channels
@@ -220,7 +220,7 @@ def _mono_blocks(reader: _Reader, name: str) -> Iterator[Array]:
 
 @contextmanager
 def _open_sound(raw: Any, rate: int) -> Iterator[_Reader]:
-    """A reader of any source. A header that tells of no samples or of an odd rate is refused."""
+    """A reader of any raw sound. Refuses a header without samples or with an impossible rate."""
     name = sound_name(raw)
     if isinstance(raw, str | os.PathLike | bytes):
         with _open_file(raw, name) as file:
@@ -229,12 +229,12 @@ def _open_sound(raw: Any, rate: int) -> Iterator[_Reader]:
         yield _check_header(_ArrayReader(raw, rate, name), name)
     elif isinstance(raw, tuple):
         if len(raw) != 2 or not _is_number(raw[1]):
-            kinds = ", ".join(type(each).__name__ for each in raw)
-            raise UserError(f"a tuple of ({kinds}) is no sound; expected (samples, rate), the rate a whole number")
+            types = ", ".join(type(entry).__name__ for entry in raw)
+            raise UserError(f"a tuple of ({types}) is no sound; expected (samples, rate), the rate a whole number")
         yield _check_header(_ArrayReader(raw[0], int(raw[1]), name), name)
     else:
-        kind = type(raw).__name__
-        raise UserError(f"a {kind} is no sound; expected a path, bytes, samples or (samples, rate)")
+        type_name = type(raw).__name__
+        raise UserError(f"a {type_name} is no sound; expected a path, bytes, samples or (samples, rate)")
 
 
 def _check_header(reader: _Reader, name: str) -> _Reader:

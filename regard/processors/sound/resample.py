@@ -13,20 +13,20 @@ RATES = 1000, 768_000  # samples per second that can be resampled
 BLOCK = 1 << 16  # samples
 
 
-def resample(samples: Array, rate: int, wanted: int) -> Array:
+def resample(samples: Array, rate: int, new_rate: int) -> Array:
     """The samples at another rate, filtered against aliasing."""
     check_rate(rate)
-    return _convert(samples, *_ratio(rate, wanted))
+    return _convert(samples, *_ratio(rate, new_rate))
 
 
-def resample_blocks(blocks: Iterable[Array], rate: int, wanted: int) -> Iterator[Array]:
+def resample_blocks(blocks: Iterable[Array], rate: int, new_rate: int) -> Iterator[Array]:
     """Like `resample`, of a sound in blocks: the joined blocks equal the whole.
 
-    Every block is resampled with the neighbors that its filter reaches. Blocks begin at multiples of `down`, where a
-    sample of the input and one of the output stand at the same time.
+    Every block is resampled with the neighbors that its filter reaches. Blocks begin at multiples of `down`, where
+    input and output have a sample at the same time.
     """
     check_rate(rate)
-    up, down = _ratio(rate, wanted)
+    up, down = _ratio(rate, new_rate)
     margin = ceil(ceil(_reach(up, down) / up) / down) * down
     size = ceil(BLOCK / down) * down
     waiting, before = np.zeros(0, np.float32), 0  # `before`: samples in front that are only neighbors
@@ -54,9 +54,9 @@ def check_rate(rate: int, name: str = "a sound") -> None:
         )
 
 
-def _ratio(rate: int, wanted: int) -> tuple[int, int]:
-    divisor = gcd(rate, wanted)
-    return wanted // divisor, rate // divisor
+def _ratio(rate: int, new_rate: int) -> tuple[int, int]:
+    divisor = gcd(rate, new_rate)
+    return new_rate // divisor, rate // divisor
 
 
 def _convert(samples: Array, up: int, down: int) -> Array:
@@ -70,13 +70,13 @@ def _convert(samples: Array, up: int, down: int) -> Array:
 
 
 def _reach(up: int, down: int) -> int:
-    """How far the filter reaches to each side, at `up` times the rate of the input."""
+    """Half of the filter's width, at `up` times the rate of the input."""
     return 10 * max(up, down)
 
 
 @lru_cache(maxsize=16)
 def _filter(up: int, down: int) -> Array:
-    """The filter that resample_poly designs, kept: it takes longer than a short block."""
+    """The filter that resample_poly designs, cached: designing it takes longer than filtering a short block."""
     from scipy.signal import firwin
 
     length = 2 * _reach(up, down) + 1

@@ -10,11 +10,11 @@ from ..base import Array
 
 FRAME = 0.01  # seconds whose energy is measured
 SMOOTH = 20  # frames over which energies are averaged
-PAUSE = 2.0  # seconds of silence from which on it is left out
-MARGIN = 0.2  # seconds of silence that are kept beside speech
+PAUSE = 2.0  # silence of this many seconds or more is left out
+MARGIN = 0.2  # seconds of silence that stay beside speech
 QUIET = -75.0  # decibels of full scale: always silence
-ABOVE, BELOW = 10.0, 25.0  # decibels: silence is less than that above the noise floor and that below the loudest
-DRIFT = 3.0  # decibels by which the noise floor may rise and the loudest may fall from one window to the next
+ABOVE, BELOW = 10.0, 25.0  # decibels: silence is less than ABOVE over the noise floor and BELOW under the peak
+DRIFT = 3.0  # decibels by which the noise floor may rise and the peak may fall from one window to the next
 SHORTEST = 0.1  # seconds
 
 
@@ -49,7 +49,7 @@ def segments(blocks: Iterable[Array], rate: int, longest: float) -> Iterator[Seg
 
 
 def _fill(buffer: Array, source: Iterator[Array], limit: int) -> tuple[Array, bool]:
-    """The buffer with more than `limit` samples, and whether it has."""
+    """Fill the buffer with more than `limit` samples. Returns it, and False if the source ended before."""
     parts, size = [buffer], len(buffer)
     while size <= limit and (block := next(source, None)) is not None:
         parts.append(np.asarray(block, np.float32))
@@ -58,7 +58,7 @@ def _fill(buffer: Array, source: Iterator[Array], limit: int) -> tuple[Array, bo
 
 
 class _Cutter:
-    """Finds silence and the quietest place. It knows how loud the recording was so far."""
+    """Finds silence and the quietest place. It tracks the noise floor and the peak of the recording."""
 
     def __init__(self, rate: int, longest: float) -> None:
         self.frame = max(int(rate * FRAME), 1)
@@ -68,7 +68,7 @@ class _Cutter:
         self.in_silence = False  # the recording was silent just before the window
 
     def cut(self, window: Array, more: bool) -> tuple[int, int, int]:
-        """Where the next segment of a window begins and ends, and where to go on. It may be empty."""
+        """Begin and end of the next segment in a window, which may be empty, and where to resume."""
         levels = self._levels(window)
         runs = _runs(levels < self._threshold(levels))
         count, begin = len(levels), 0
@@ -92,7 +92,7 @@ class _Cutter:
         half = count // 2
         place = count - 1 - int(np.argmin(levels[:half:-1]))  # the last one of several
         if runs and runs[-1][1] == count and half < runs[-1][0] + self.margin < place:
-            place = runs[-1][0] + self.margin  # silence that may go on is of the next segment
+            place = runs[-1][0] + self.margin  # silence at the end may continue; the next segment gets it
         return 0, place * self.frame, place * self.frame
 
     def _levels(self, window: Array) -> Array:
@@ -109,7 +109,7 @@ class _Cutter:
         return np.asarray(10 * np.log10(averages))
 
     def _threshold(self, levels: Array) -> float:
-        """Silence has a level below it."""
+        """The level below which a frame is silent."""
         if len(audible := levels[levels > QUIET]):
             self.floor = min(float(np.percentile(audible, 5)), self.floor + DRIFT)
             self.loudest = max(float(audible.max()), self.loudest - DRIFT)

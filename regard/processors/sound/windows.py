@@ -1,7 +1,7 @@
 """Windows of the log-mel frames of a long recording. Memory does not grow with its length.
 
-The frames equal those of the whole recording: its borders alone are reflected, and the floor lies below its loudest
-frame. So a recording is read twice, first for the loudest frame.
+The frames equal those of the whole recording: only its borders are reflected, and its loudest frame sets the floor. So
+a recording is read twice, first for the loudest frame.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from .read import RawSound, stream_sound
 
 
 class FrameWindows:
-    """Windows that begin later and later."""
+    """Windows at ascending positions."""
 
     def __init__(self, raw: RawSound, sound: AudioProcessor) -> None:
         self.sound, self.size = sound, sound.seconds * sound.rate // sound.hop
@@ -46,9 +46,7 @@ class FrameWindows:
 
 
 class FilledWindow:
-    """The windows of a recording that is not longer than one. The first is filled up with silence before its frames
-    are computed.
-    """
+    """The windows of a recording that fits into one. It is padded with silence before its frames are computed."""
 
     def __init__(self, samples: Array, sound: AudioProcessor) -> None:
         self._frames = sound.encode(samples)

@@ -1,7 +1,7 @@
-"""Byte fallback: vocabularies that spell a character they lack as bytes, one token such as `<0xE6>` for each.
+"""Byte fallback: vocabularies that encode an unknown character as bytes, one token such as `<0xE6>` for each.
 
 The library decodes a run of such tokens only as a whole: one incomplete character turns the complete ones before it
-into U+FFFD, so a text that comes token by token would change. Here only bytes that form no character do.
+into U+FFFD, so streamed text would change. Here only bytes that form no character become U+FFFD.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ def decode_by_bytes(backend: Backend, ids: Sequence[int]) -> str:
 
 
 def replace_invalid_bytes(tokens: Sequence[str]) -> list[str]:
-    """The tokens with U+FFFD for bytes that form no character, one for each part that could begin a character."""
-    found: list[str] = []
+    """The tokens with U+FFFD for bytes that form no character, one for each possible beginning of a character."""
+    replaced: list[str] = []
     for are_bytes, group in groupby(tokens, BYTE_TOKENS.__contains__):
         run = list(group)
-        found += _valid_bytes(run) if are_bytes else run
-    return found
+        replaced += _valid_bytes(run) if are_bytes else run
+    return replaced
 
 
 def _valid_bytes(run: list[str]) -> list[str]:
@@ -40,14 +40,15 @@ def _valid_bytes(run: list[str]) -> list[str]:
     letters = data.decode("utf-8", "replace")
     if REPLACEMENT not in letters:
         return run
-    spelled = [
-        [REPLACEMENT] if each == REPLACEMENT else [f"<0x{byte:02X}>" for byte in each.encode()] for each in letters
+    by_letter = [
+        [REPLACEMENT] if letter == REPLACEMENT else [f"<0x{byte:02X}>" for byte in letter.encode()]
+        for letter in letters
     ]
-    return [token for tokens in spelled for token in tokens]
+    return [token for tokens in by_letter for token in tokens]
 
 
-def byte_piece(token: str) -> str:
-    """A byte token as details show it: the character, or the byte `<e6>` of a longer one; other tokens unchanged."""
+def display_byte(token: str) -> str:
+    """A byte token for display: an ASCII character, or the byte as `<e6>`; other tokens are unchanged."""
     if token not in BYTE_TOKENS:
         return token
     byte = BYTE_TOKENS[token]

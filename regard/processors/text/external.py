@@ -11,7 +11,7 @@ from tokenizers import decoders
 
 from ...errors import UserError
 from ...files import atomic_write
-from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback, replace_invalid_bytes
+from .byte_fallback import decode_by_bytes, display_byte, has_byte_fallback, replace_invalid_bytes
 from .tokenizers import MASK, ROLES, byte_letters, refuse_surrogates
 
 SPACE = "▁"
@@ -27,10 +27,10 @@ class SentencePiece(Protocol):
 
 
 class FolderTokenizer:
-    """The tokenizer of a folder. Text never encodes to a control token, whatever the folder itself would do.
+    """The tokenizer of a folder. Text never encodes to a control token, even if the folder's own rules would.
 
-    One entry may have several roles: GPT-2's `<|endoftext|>` is START, END and PAD. So control tokens are known by id,
-    which a run keeps in the same file (ROLES).
+    One entry may have several roles: GPT-2's `<|endoftext|>` is START, END and PAD. So control tokens are identified by
+    id; the file of a run contains these ids (ROLES).
     """
 
     def __init__(self, backend: Backend, pad: int, start: int, end: int, unk: int) -> None:
@@ -49,14 +49,14 @@ class FolderTokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
             refuse_surrogates(text)
-        return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         skipped = {self.pad, self.start, self.end}
-        kept = [[number for number in row if number not in skipped] for row in rows]
+        text_ids = [[number for number in row if number not in skipped] for row in rows]
         if self._byte_fallback:
-            return [decode_by_bytes(self.backend, row) for row in kept]
-        return [self.backend.decode(row, skip_special_tokens=False) for row in kept]
+            return [decode_by_bytes(self.backend, row) for row in text_ids]
+        return [self.backend.decode(row, skip_special_tokens=False) for row in text_ids]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable token per id; ▁ is a space, and parts of a character are shown as bytes."""
@@ -65,7 +65,7 @@ class FolderTokenizer:
     def _piece(self, number: int) -> str:
         token: str = self.backend.id_to_token(number) or f"<{number}>"  # a model may have more entries than names
         if number in self._added or not all(letter in self._bytes for letter in token):
-            return byte_piece(token).replace(" ", SPACE) if self._byte_fallback else token
+            return display_byte(token).replace(" ", SPACE) if self._byte_fallback else token
         data = bytes(self._bytes[letter] for letter in token)
         try:
             return data.decode("utf-8").replace(" ", SPACE)
@@ -81,18 +81,18 @@ class FolderTokenizer:
 
 
 class MarianTokenizer:
-    """The tokenizer of one side of a Marian folder: a sentencepiece model to encode, one to decode, a vocabulary."""
+    """The source or target tokenizer of a Marian folder: sentencepiece models to encode and decode, a vocabulary."""
 
     def __init__(
         self, encoder: SentencePiece, decoder: SentencePiece, vocab: Mapping[str, int], control: Mapping[str, int]
     ) -> None:
         self.encoder, self.decoder, self.vocab, self.roles = encoder, decoder, vocab, dict(control)
-        self.names = {number: piece for piece, number in vocab.items()}
+        self.names = {number: token for token, number in vocab.items()}
         self.pad, self.start, self.end, self.unk = (control[name] for name in ("pad", "start", "end", "unk"))
         self.size = max(self.names) + 1
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self.vocab.get(piece, self.unk) for piece in self._split(text)] for text in texts]
+        return [[self.vocab.get(token, self.unk) for token in self._split(text)] for text in texts]
 
     def _split(self, text: str) -> list[str]:
         code, rest = [], text
@@ -103,12 +103,12 @@ class MarianTokenizer:
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         skipped = {self.pad, self.start, self.end, self.unk}
-        kept = [[self.names.get(each, "<unk>") for each in ids if each not in skipped] for ids in sequences]
-        valid = map(replace_invalid_bytes, kept)
-        return [self.decoder.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in valid]
+        rows = [[self.names.get(number, "<unk>") for number in ids if number not in skipped] for ids in sequences]
+        valid = map(replace_invalid_bytes, rows)
+        return [self.decoder.decode_pieces(tokens).replace(SPACE, " ").strip() for tokens in valid]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [byte_piece(self.names.get(each, "<unk>")).replace(SPACE, " ") for each in ids]
+        return [display_byte(self.names.get(number, "<unk>")).replace(SPACE, " ") for number in ids]
 
     def save(self, path: Path) -> None:
         models = {ENCODER: self.encoder, DECODER: self.decoder}

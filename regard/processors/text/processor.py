@@ -15,7 +15,7 @@ from .tokenizers import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class TextProcessor:
-    """A tokenizer as a processor. It adds neither START nor END: a task does, for what it predicts.
+    """A tokenizer as a processor. It adds neither START nor END; tasks add them.
 
     Its file is that of the tokenizer (tokenizer.json), which other libraries read.
     """
@@ -60,6 +60,6 @@ def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> li
     separator = " " if text == [*first, *later] else ""  # else the tokenizer itself puts a space before every word
     words = [word if place == 0 else separator + word for words in sentences for place, word in enumerate(words)]
     distinct = list(dict.fromkeys(words))
-    known = dict(zip(distinct, tokenizer.encode(distinct), strict=True))
-    tokens = iter([known[word] for word in words])
+    encoded = dict(zip(distinct, tokenizer.encode(distinct), strict=True))
+    tokens = iter([encoded[word] for word in words])
     return [[next(tokens) or [tokenizer.unk] for _ in words] for words in sentences]

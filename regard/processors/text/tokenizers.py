@@ -22,7 +22,7 @@ from ...config.data.texts import TokenizerConfig as TokenizerConfig
 from ...errors import UserError
 from ...files import atomic_write
 from ...progress import track
-from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback
+from .byte_fallback import decode_by_bytes, display_byte, has_byte_fallback
 
 # One thread per call; callers may use several threads. The threads of the library make a later fork warn or hang.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -35,7 +35,7 @@ SENTINEL = re.compile(r"<extra_id_\d+>")
 MAX_LETTERS = 1000  # of a wordpiece vocabulary
 SAMPLE = 1_000_000  # texts that a tokenizer is trained on, at most
 BYTES = 256
-MAX_WORD = 1000  # characters of a word that subwords are trained on, because the time grows with their square
+MAX_WORD = 1000  # characters of a word in training of subwords, whose time grows with the square of them
 LONG_RUN = re.compile(
     rf"\w{{{MAX_WORD}}}|(?:[^\w\s]|_){{{MAX_WORD}}}|\s{{{MAX_WORD}}}"
 )  # of letters, of signs, of spaces
@@ -64,10 +64,10 @@ class Tokenizer(Protocol):
 
 
 class TrainedTokenizer:
-    """A tokenizer trained here, or one that was converted. Text never encodes to control: `</s>` is four characters.
+    """A trained or converted tokenizer. Text never encodes to control tokens: `</s>` in a text is four characters.
 
-    Control tokens are found by name: a trained vocabulary has them first, a converted one anywhere. One without `<s>`
-    starts with `<pad>`, as T5 does.
+    Control tokens are found by name: a trained vocabulary has them first, a converted one anywhere. In a vocabulary
+    without `<s>`, START is `<pad>`, as in T5.
     """
 
     pad, start, end, unk = PAD, START, END, UNK
@@ -90,7 +90,7 @@ class TrainedTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
-            return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         except TypeError:  # the library's error for a text that UTF-8 cannot represent
             for text in texts:
                 refuse_surrogates(text)
@@ -100,15 +100,15 @@ class TrainedTokenizer:
         return [self._separator.join(self._decode_runs(row)) for row in rows]
 
     def _decode_runs(self, row: Sequence[int]) -> Iterator[str]:
-        """Decode symbols apart where letters stand for bytes: the library would read `<café>` as bytes."""
-        kept = [number for number in row if number not in (self.pad, self.start, self.end)]
+        """Decode symbols separately in byte-level vocabularies: the library would read `<café>` as bytes."""
+        ids = [number for number in row if number not in (self.pad, self.start, self.end)]
         if self._byte_fallback:
-            yield decode_by_bytes(self.backend, kept)
+            yield decode_by_bytes(self.backend, ids)
             return
         if not self._bytes:
-            yield self.backend.decode(kept, skip_special_tokens=False)
+            yield self.backend.decode(ids, skip_special_tokens=False)
             return
-        for symbol, group in itertools.groupby(kept, key=self.symbols.get):
+        for symbol, group in itertools.groupby(ids, key=self.symbols.get):
             run = list(group)
             if symbol is None:
                 yield self.backend.decode(run, skip_special_tokens=False)
@@ -129,7 +129,7 @@ class TrainedTokenizer:
                 token = data.decode("utf-8")
             except UnicodeDecodeError:
                 return f"<{data.hex(' ')}>"
-        return (byte_piece(token) if self._byte_fallback else token).replace(" ", "▁")
+        return (display_byte(token) if self._byte_fallback else token).replace(" ", "▁")
 
     def save(self, path: Path) -> None:
         with atomic_write(path) as draft:
@@ -168,7 +168,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The words or characters of `text` that encode to UNK, each once, in order."""
+    """The distinct words or characters of `text` that encode to UNK, in order."""
     if not isinstance(tokenizer, TrainedTokenizer) or tokenizer.unk not in tokenizer.encode([text])[0]:
         return []
     encoding = tokenizer.backend.encode(text, add_special_tokens=False)
@@ -278,11 +278,11 @@ def _train_wordpiece(backend: Backend, texts: Iterable[str], symbols: Sequence[s
     letters are numbered here, as special tokens, and then made ordinary tokens.
     """
     texts = texts if isinstance(texts, Sequence) else list(texts)  # they are read twice
-    known = _frequent_letters(backend, texts, symbols)[: min(MAX_LETTERS, (vocab - len(SPECIALS)) // 2)]
+    letters = _frequent_letters(backend, texts, symbols)[: min(MAX_LETTERS, (vocab - len(SPECIALS)) // 2)]
     assert backend.normalizer is not None and backend.pre_tokenizer is not None
     normalize, split = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
-    inside = [f"##{letter}" for letter in sorted(known) if len(split(normalize(f"a{letter}"))) == 1]
-    alphabet: dict[str, Any] = {"initial_alphabet": known, "limit_alphabet": len(known)}
+    inside = [f"##{letter}" for letter in sorted(letters) if len(split(normalize(f"a{letter}"))) == 1]
+    alphabet: dict[str, Any] = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
     )
@@ -298,11 +298,12 @@ def _frequent_letters(backend: Backend, texts: Iterable[str], symbols: Sequence[
     counts = Counter[str]()
     for some in _sample(texts, symbols):
         counts.update(backend.normalizer.normalize_str("\n".join(some)))
-    return sorted((each for each in counts if not each.isspace()), key=lambda letter: (-counts[letter], letter))
+    letters = (letter for letter in counts if not letter.isspace())
+    return sorted(letters, key=lambda letter: (-counts[letter], letter))
 
 
 def _word_cutter(backend: Backend) -> Callable[[str], list[str]]:
-    """A function that cuts the words of a text which are longer than MAX_WORD; some up to twice as long stay."""
+    """A function that splits words longer than MAX_WORD; some of up to twice this length stay whole."""
     assert backend.pre_tokenizer is not None
     split = backend.pre_tokenizer.pre_tokenize_str
     byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)  # words of letters, of digits or of signs
@@ -321,8 +322,8 @@ def _word_cutter(backend: Backend) -> Callable[[str], list[str]]:
 
 
 def _may_have_long_words(text: str) -> bool:
-    """False if no word is longer than 2 · MAX_WORD: a word that is covers one of these windows, and one look finds a
-    space in most of them."""
+    """False if no word is longer than 2 · MAX_WORD. Such a word would cover a whole window of MAX_WORD, and most
+    windows contain a space."""
     for place in range(0, len(text) - MAX_WORD + 1, MAX_WORD):
         words = text[place : place + MAX_WORD].split(None, 1)
         if not words or len(words[0]) == MAX_WORD:
@@ -333,19 +334,19 @@ def _may_have_long_words(text: str) -> bool:
 def _sample(
     texts: Iterable[str], symbols: Sequence[str], cut: Callable[[str], list[str]] = lambda text: [text]
 ) -> Iterator[list[str]]:
-    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not trained on.
+    """At most SAMPLE of the texts, evenly spaced, without symbols, on which no tokenizer is trained.
 
     `cut` divides a text with long words.
     """
     separators = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
     if not isinstance(texts, Sequence):
-        yield from ([each for part in separators.split(text) for each in cut(part)] for text in texts)
+        yield from ([word for part in separators.split(text) for word in cut(part)] for text in texts)
         return
     count = min(len(texts), SAMPLE)
     for first in range(0, count, 1000):
         places = range(first, min(first + 1000, count))
         some = (part for place in places for part in separators.split(texts[place * len(texts) // count]))
-        yield [each for part in some for each in cut(part)]
+        yield [word for part in some for word in cut(part)]
 
 
 def _tracked(texts: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -356,7 +357,7 @@ def _round_scores(backend: Backend) -> Backend:
     """Make the scores of a unigram model reproducible.
 
     The library sums in the order of a hash table that differs in every process, so scores differ in their last digits.
-    Bytes that are hardly ever seen get the lowest score plus 0.0001, 0.0002 …
+    Very rare bytes get the lowest score plus 0.0001, 0.0002 …
     """
     whole = json.loads(backend.to_str())
     vocab = [(name, score or 0.0) for name, score in whole["model"]["vocab"]]  # None: there was no text to train on
@@ -370,9 +371,9 @@ def _round_scores(backend: Backend) -> Backend:
 
 def byte_letters() -> list[str]:
     """The letter that represents each byte in byte-level tokens (GPT-2's table)."""
-    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    unseen = iter(range(BYTES, 2 * BYTES))
-    return [chr(byte if byte in seen else next(unseen)) for byte in range(BYTES)]
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(BYTES, 2 * BYTES))
+    return [chr(byte if byte in printable else next(others)) for byte in range(BYTES)]
 
 
 def splits_on_spaces(backend: Backend) -> bool:

@@ -32,8 +32,8 @@ class ControlTokens:
     no_timestamps: int
     languages: dict[str, int] = field(default_factory=dict)  # by code, such as "de"; none: a model of one language
     tasks: dict[str, int] = field(default_factory=dict)
-    previous: int | None = None  # stands before the text of earlier windows
-    no_speech: int | None = None  # its probability after START tells whether anybody speaks
+    previous: int | None = None  # precedes the text of earlier windows
+    no_speech: int | None = None  # its probability after START is that of a window without speech
     latest_start: int | None = None  # the last timestamp that may begin a window, counted from the first one
     timestamps: int = 1501  # how many there are: up to 30 seconds
 
@@ -62,7 +62,7 @@ class WhisperTokenizer(FolderTokenizer):
 
     @property
     def text_end(self) -> int:
-        """The number after that of the last token of text."""
+        """The id after the last text token."""
         return max((token for token in range(self.first_timestamp) if self.is_text(token)), default=-1) + 1
 
     def is_timestamp(self, token: int) -> bool:
@@ -87,25 +87,25 @@ class WhisperTokenizer(FolderTokenizer):
 
     def language(self, name: str, key: str = "decode.language") -> str:
         """The code of a language, given by code or English name; `key` is the setting that gives it."""
-        known = self.control.languages
-        if not known:
+        languages = self.control.languages
+        if not languages:
             raise UserError(f"the language is {name!r}, and this model knows English alone; leave {key} out")
         code = name.strip().lower()
-        if code not in known:
+        if code not in languages:
             code = language_codes().get(code, code)
-        if code not in known:
-            some = ", ".join(sorted(known)[:12])
-            raise UserError(f"{name!r} is no language of this model; it knows {len(known)}, such as {some} ({key})")
+        if code not in languages:
+            some = ", ".join(sorted(languages)[:12])
+            raise UserError(f"{name!r} is no language of this model; it knows {len(languages)}, such as {some} ({key})")
         return code
 
     def data_language(self, name: str) -> str:
-        """The code of data.language; "" in a model of one language, which is English."""
+        """The code of data.language; "" in an English-only model."""
         return "" if not self.multilingual and name in ("en", "English") else self.language(name, "data.language")
 
     def prompt(
         self, language: str = "", task: str = "transcribe", timestamps: bool = True, previous: Sequence[int] = ()
     ) -> tuple[int, ...]:
-        """What stands before a transcript; `language` is a code, "" in a model of one language."""
+        """The tokens before a transcript; `language` is a code, "" in an English-only model."""
         control = self.control
         tokens = [self.start]
         if self.multilingual:
@@ -125,15 +125,16 @@ class WhisperTokenizer(FolderTokenizer):
     def encode_transcript(
         self, text: str, language: str, task: str, timestamps: bool = True, prompts: bool = True
     ) -> tuple[list[int], list[int]]:
-        """The text before START, and all after START: prompt, transcript and END.
+        """The tokens before START, and those after START: prompt, transcript and END.
 
-        Text may have Whisper's own marks: `<|startofprev|>`, what was said before and `<|startoftranscript|>` at its
-        beginning, and timestamps such as `<|1.20|>`. Without `prompts` and `timestamps` these are dropped.
+        Text may have Whisper's marks. It may begin with `<|startofprev|>`, the previous text and
+        `<|startoftranscript|>`. It may have timestamps such as `<|1.20|>`. Without `prompts` or `timestamps`, they are
+        dropped.
         """
         spoken = text_language(language, task)
-        before, found, after = text.partition(f"<|{START}|>")
-        earlier, said = (before.strip().removeprefix(f"<|{PREVIOUS}|>"), after) if found else ("", text)
-        tokens = self._encode_marked(said, spoken, timestamps)
+        before, mark, after = text.partition(f"<|{START}|>")
+        earlier, transcript = (before.strip().removeprefix(f"<|{PREVIOUS}|>"), after) if mark else ("", text)
+        tokens = self._encode_marked(transcript, spoken, timestamps)
         stamped = any(map(self.is_timestamp, tokens))
         previous: list[int] = []
         if earlier.strip() and prompts and self.control.previous is not None:
@@ -141,7 +142,7 @@ class WhisperTokenizer(FolderTokenizer):
         return previous, [*self.prompt(language, task, stamped)[1:], *tokens, self.end]
 
     def _encode_marked(self, text: str, language: str, timestamps: bool, in_order: bool = True) -> list[int]:
-        """The tokens of a text with timestamps, which may be dropped. Those of several windows are not in order."""
+        """The tokens of a text with timestamps, which may be dropped. Timestamps of several windows are unordered."""
         tokens: list[int] = []
         last = self.first_timestamp
         for part in MARKS.split(text):
@@ -151,7 +152,7 @@ class WhisperTokenizer(FolderTokenizer):
                     tokens.append(last)
             elif MARKS.fullmatch(part):
                 raise UserError(
-                    f"the transcript {_shown(text)} has the mark {part}; expected timestamps such as <|1.20|>, "
+                    f"the transcript {_shortened(text)} has the mark {part}; expected timestamps such as <|1.20|>, "
                     f"and <|{PREVIOUS}|> and <|{START}|> before the text; data.language and data.task tell the rest"
                 )
             elif part.strip():
@@ -159,7 +160,7 @@ class WhisperTokenizer(FolderTokenizer):
         return tokens
 
     def encode_words(self, text: str, language: str) -> list[int]:
-        """Words begin with a space, as in the published models; `language` is the code of that of the text."""
+        """The ids of a text whose words begin with a space, as in the published models; `language` is its code."""
         words = " ".join(text.split())
         if not words:
             return []
@@ -176,18 +177,18 @@ class WhisperTokenizer(FolderTokenizer):
         return " ".join(MARKS.sub(" ", text.rpartition(f"<|{START}|>")[2]).split())
 
     def _timestamp(self, mark: str, last: int, text: str) -> int:
-        """The token of a timestamp, which must not be before `last`."""
+        """The token of a timestamp, which must not precede `last`."""
         token = self.timestamp(float(mark.strip("<|>")))
         last_one = self.first_timestamp + self.control.timestamps - 1
         if token > last_one:
             raise UserError(
                 f"a transcript has the timestamp {mark}, and the last one is <|{self.seconds(last_one):.2f}|>; cut the "
-                f"recording of {_shown(text)} into shorter ones"
+                f"recording of {_shortened(text)} into shorter ones"
             )
         if token < last:
             raise UserError(
                 f"a transcript has the timestamp {mark} after <|{self.seconds(last):.2f}|>; sort those of "
-                f"{_shown(text)}"
+                f"{_shortened(text)}"
             )
         return token
 
@@ -200,25 +201,26 @@ class WhisperTokenizer(FolderTokenizer):
 
 @dataclass(frozen=True)
 class WhisperTranscripts:
-    """Transcripts of one language to learn from, after their prompts."""
+    """Encodes transcripts of one language as targets, with their prompts."""
 
     tokenizer: WhisperTokenizer
     language: str  # the code
     task: str
     timestamps: bool
     prompts: bool
-    max_previous: int  # tokens of the text before START: the last ones are kept
+    max_previous: int  # the last tokens of the previous text that are used
 
     def __call__(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = []
+        encoded = []
         for text in texts:
-            own = self.tokenizer.encode_transcript(text, self.language, self.task, self.timestamps, self.prompts)
-            previous, ids = own
+            previous, ids = self.tokenizer.encode_transcript(
+                text, self.language, self.task, self.timestamps, self.prompts
+            )
             if len(previous) > self.max_previous + 1:
                 previous = [previous[0], *previous[-self.max_previous :]]
             prompt = np.array([*previous, self.tokenizer.start], np.int32)
-            found.append((prompt, np.array(ids, np.int32)))
-        return found
+            encoded.append((prompt, np.array(ids, np.int32)))
+        return encoded
 
 
 def with_control_tokens(trained: TrainedTokenizer, languages: Sequence[str], seconds: float) -> WhisperTokenizer:
@@ -230,7 +232,7 @@ def with_control_tokens(trained: TrainedTokenizer, languages: Sequence[str], sec
     vocabulary = backend.get_vocab()
     ids = {name: vocabulary[f"<|{name}|>"] for name in names}
     control = ControlTokens(
-        ids[NO_TIMESTAMPS], {each: ids[each] for each in languages}, {each: ids[each] for each in TASKS},
+        ids[NO_TIMESTAMPS], {name: ids[name] for name in languages}, {name: ids[name] for name in TASKS},
         ids[PREVIOUS], ids[NO_SPEECH], timestamps=len(times),
     )  # fmt: skip
     return WhisperTokenizer(backend, trained.pad, ids[START], trained.end, trained.unk, control)
@@ -241,7 +243,7 @@ def text_language(language: str, task: str) -> str:
     return "en" if task == "translate" else language
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     return f"{' '.join(text.split())!r:.60}"
 
 

@@ -1,1 +1,1 @@
-"""Captions: a sentence for an image."""
+"""Captions: a sentence for an image, by a search or by known captions."""

@@ -1,4 +1,4 @@
-"""Generation from images: captions by a search, and what a model says about known captions."""
+"""Generation from images: captions by a search, and log-probabilities and attention of known captions."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from ..views import image_axis
 
 
 class CaptionTrace(NamedTuple):
-    """What a second pass gives for the tokens of a hypothesis."""
+    """Log-probabilities and attention of the tokens of a hypothesis, from a second pass."""
 
     logprobs: list[float]  # of the tokens and of END
     view: AttentionView
@@ -47,11 +47,11 @@ class ImageGeneration(SourceGeneration[Array]):
     def sources(self, items: Sequence[Array]) -> list[SourceInputs]:
         return [SourceInputs(self.image.collate([pixels]), self.max_tokens, pixels_key(pixels)) for pixels in items]
 
-    def refuse_long(self, rows: Sequence[Sequence[int]], what: str = "a caption") -> None:
+    def refuse_long(self, rows: Sequence[Sequence[int]], name: str = "a caption") -> None:
         longest = max(map(len, rows), default=0) + 1
         if (context := self.context) is not None and longest > context:
             raise UserError(
-                f"{what} has {longest:,} tokens with END and the model has {context:,} positions; shorten it, or "
+                f"{name} has {longest:,} tokens with END and the model has {context:,} positions; shorten it, or "
                 "train with more (model.positions.tokens)"
             )
 
@@ -59,29 +59,32 @@ class ImageGeneration(SourceGeneration[Array]):
     def target_logprobs(self, images: Iterable[RawImage], targets: Sequence[list[int]]) -> list[list[float]]:
         """The log-probability of every token of known captions and of END."""
         self.refuse_long(targets)
-        found, size, images = list[list[float]](), self.run.decode.batch, iter(images)
+        logprobs, size, images = list[list[float]](), self.run.decode.batch, iter(images)
         while rows := list(islice(images, size)):
             encoded = self.model.encode(self.image.collate(self.image.encode_all(rows)).to(self.device))
-            own, prompts = targets[len(found) : len(found) + len(rows)], [(self.target.start,)] * len(rows)
-            found += known_logprobs(self.model, encoded, prompts, own, self.target)
-        return found
+            batch_targets, prompts = (
+                targets[len(logprobs) : len(logprobs) + len(rows)],
+                [(self.target.start,)] * len(rows),
+            )
+            logprobs += known_logprobs(self.model, encoded, prompts, batch_targets, self.target)
+        return logprobs
 
     @torch.no_grad()
     def traces(self, pixels: Array, targets: Sequence[Sequence[int]]) -> list[CaptionTrace]:
-        """Of several captions of one image."""
+        """The traces of several captions of one image."""
         encoded = self.model.encode(self.image.collate([pixels]).to(self.device))
         axis = image_axis(self.model, pixels, encoded.states.size(1))
         patches = axis.segments[-1]
         assert isinstance(patches, PatchSegment)
-        found = []
+        results = []
         for tokens in targets:
             logprobs, view = trace_target(self.model, self.target, encoded, axis, tokens, (self.target.start,))
-            found.append(CaptionTrace(logprobs, view, len(axis) - patches.rows * patches.columns, patches.columns))
-        return found
+            results.append(CaptionTrace(logprobs, view, len(axis) - patches.rows * patches.columns, patches.columns))
+        return results
 
 
 def pixels_key(pixels: Array) -> str:
-    """Samples depend on it."""
+    """A hash of the pixels, which seeds sampling."""
     return hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest()
 
 
@@ -98,16 +101,16 @@ def caption_result(
 ) -> CaptionResult:
     """The result of one image. `traces` is empty without details."""
     nbest = []
-    for number, (text, each) in enumerate(zip(texts, hypotheses, strict=True)):
-        given, own = len(constraints.prefix), dict[str, object]()
+    for number, (text, hypothesis) in enumerate(zip(texts, hypotheses, strict=True)):
+        prefix, details = len(constraints.prefix), dict[str, object]()
         if traces:
             trace = traces[number]
-            pieces = tuple(trace.view.target[:-1])
-            logprobs = tuple(trace.logprobs[: len(pieces) + bool(each.ended)])
-            own = {"pieces": pieces, "logprobs": logprobs, "patches": trace.patches()}
-        own |= {"given": given, "length": len(each.tokens) + each.ended - given}
+            tokens = tuple(trace.view.target[:-1])
+            logprobs = tuple(trace.logprobs[: len(tokens) + bool(hypothesis.ended)])
+            details = {"pieces": tokens, "logprobs": logprobs, "patches": trace.patches()}
+        details |= {"given": prefix, "length": len(hypothesis.tokens) + hypothesis.ended - prefix}
         missing = tuple(constraints.missing(text))
-        nbest.append(Caption(text, each.score, each.logprob, each.ended, missing=missing, **own))  # type: ignore[arg-type]
+        nbest.append(Caption(text, hypothesis.score, hypothesis.logprob, hypothesis.ended, missing=missing, **details))  # type: ignore[arg-type]
     if not nbest:
         return CaptionResult("", missing=tuple(constraints.missing("")), notices=(no_text(),))
     best = nbest[0]

@@ -1,4 +1,4 @@
-"""Captions: a sentence for an image. It is sequence-to-sequence, as translation is, with patches as the source."""
+"""Captions: a sentence for an image, by sequence-to-sequence models whose source is patches."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -55,7 +55,7 @@ from ..generate.seq2seq import NO_CONSTRAINTS
 from ..generate.views import END, view_target
 from ..notices import require_finite
 from ..objectives import Seq2SeqObjective
-from ..predictor import Answer, Predictor
+from ..predictor import PlainResult, Predictor
 from ..records import caption_record
 from ..requests import CaptionRequest, CaptionResult
 from ..task import Task, spec_of
@@ -102,18 +102,21 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
         shared |= {"strategy": self.strategy(settings), "rules": self.rules(settings), "details": details}
         return [
-            CaptionRequest(image, **shared, **each._asdict()) for image, each in zip(items, constraints, strict=True)
+            CaptionRequest(image, **shared, **constraint._asdict())
+            for image, constraint in zip(items, constraints, strict=True)
         ]
 
     def predict_requests(self, requests: Sequence[CaptionRequest], batch: int | None = None) -> list[CaptionResult]:
         self.refuse_adapters(requests)
         results: dict[int, CaptionResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            some = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, REQUEST_SETTINGS))
+            group = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(group, self.run.decode, batch, REQUEST_SETTINGS))
             size = CHUNK * settings.batch
-            chunks = (some[first : first + size] for first in range(0, len(some), size))
-            results |= zip(indices, (each for chunk in chunks for each in self._predict(chunk, settings)), strict=True)
+            chunks = (group[first : first + size] for first in range(0, len(group), size))
+            results |= zip(
+                indices, (result for chunk in chunks for result in self._predict(chunk, settings)), strict=True
+            )
         return [results[i] for i in range(len(requests))]
 
     def record(self, request: CaptionRequest, result: CaptionResult) -> Record:
@@ -126,10 +129,10 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         return open_captioned(name, self.run.data)
 
     def format_line(self, name: str, request: CaptionRequest, result: CaptionResult) -> str:
-        answer = self.answer(request, result)
-        return "\t".join(" ".join(each.split()) for each in ([answer] if isinstance(answer, str) else answer))
+        plain = self.plain_result(request, result)
+        return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
-    def score(self, images: Any, captions: Any = None, details: bool = False) -> Answer:
+    def score(self, images: Any, captions: Any = None, details: bool = False) -> PlainResult:
         """ln P(caption | image), END included; with details also per token."""
         if is_image(images) and isinstance(captions, str):
             return self.score([images], [captions], details)[0]
@@ -142,21 +145,21 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
             )
         ids = self.target.encode(captions)
         logprobs = self.target_logprobs(images, ids)
-        totals = [sum(each) for each in logprobs]
+        totals = [sum(tokens) for tokens in logprobs]
         require_finite(totals)
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), END], "logprobs": each}
-            for total, row, each in zip(totals, ids, logprobs, strict=True)
+            {"score": total, "pieces": [*self.target.pieces(row), END], "logprobs": tokens}
+            for total, row, tokens in zip(totals, ids, logprobs, strict=True)
         ]
 
     def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads an image and writes `target`, or its own caption."""
         pixels = self.image.encode_bytes(text)
         if target is None:
-            (found,) = self.search([pixels], self.decode_settings({"kind": "beam", "nbest": 1}))
-            ids = found[0].tokens if found else []
+            (hypotheses,) = self.search([pixels], self.decode_settings({"kind": "beam", "nbest": 1}))
+            ids = hypotheses[0].tokens if hypotheses else []
         else:
             (ids,) = self.target.encode([target])
             self.refuse_long([ids])
@@ -166,19 +169,19 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
             self.model, self.target, source, axis, ids, (self.target.start,), layer, view_title(self.run)
         )
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
         """The metrics of images with one or more references each, the captions and the references."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
         references = reference_lists(examples)
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        found = self.captions_of(examples, {"nbest": 1})
-        metrics: Metrics = {"examples": len(examples)} | caption_metrics(found, references, tokenization)
+        captions = self.captions_of(examples, {"nbest": 1})
+        metrics: Metrics = {"examples": len(examples)} | caption_metrics(captions, references, tokenization)
         metrics |= self.loss_metrics(examples, references)
         names = ("bleu", "chrf")
         return (
             metrics | {f"{name} signature": signature(name, references, tokenization) for name in names},
-            found,
+            captions,
             references,
         )
 
@@ -191,25 +194,25 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
     # --- internals ---------------------------------------------------------------------------------------------
 
     def _predict(self, requests: Sequence[CaptionRequest], settings: Seq2SeqDecode) -> list[CaptionResult]:
-        pixels = self.image.encode_all([each.image for each in requests])
-        constraints = self.constraints([constraints_of(each, self.run.decode) for each in requests], settings)
+        pixels = self.image.encode_all([request.image for request in requests])
+        constraints = self.constraints([constraints_of(request, self.run.decode) for request in requests], settings)
         results = []
         for i, best in enumerate(self.generate(pixels, settings, constraints)):
-            traces = self.traces(pixels[i], [one.tokens for one in best]) if requests[i].details else []
-            own = constraints[i] if constraints else NO_CONSTRAINTS
-            results.append(caption_result(self.target_texts(best), best, traces, own))
+            traces = self.traces(pixels[i], [hypothesis.tokens for hypothesis in best]) if requests[i].details else []
+            constraint = constraints[i] if constraints else NO_CONSTRAINTS
+            results.append(caption_result(self.target_texts(best), best, traces, constraint))
         return results
 
     def captions_of(self, examples: Source, decode: Mapping[str, Any]) -> list[str]:
-        """The captions of examples, of which few are in memory."""
-        size, found = CHUNK * self.run.decode.batch, list[str]()
+        """The captions of examples; few images are in memory at a time."""
+        size, captions = CHUNK * self.run.decode.batch, list[str]()
         for first in range(0, len(examples), size):
-            found += self.predict([image for image, _ in examples[first : first + size]], **decode)
-        return found
+            captions += self.predict([image for image, _ in examples[first : first + size]], **decode)
+        return captions
 
     def loss_metrics(self, examples: Source, references: Sequence[Sequence[str]]) -> dict[str, float]:
         """Nats per token of the first reference, END included, without label smoothing, and perplexity."""
-        ids = self.target.encode([each[0] for each in references])
+        ids = self.target.encode([texts[0] for texts in references])
         logprobs = self.target_logprobs((image for image, _ in examples), ids)
         loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
         return {"loss": loss, "perplexity": float(np.exp(loss))}
@@ -221,11 +224,11 @@ def reference_lists(examples: Source) -> list[list[str]]:
 
 
 def caption_metrics(
-    found: Sequence[str], references: Sequence[Sequence[str]], tokenization: Tokenization | None
+    captions: Sequence[str], references: Sequence[Sequence[str]], tokenization: Tokenization | None
 ) -> dict[str, float]:
     """The text metrics of captions, with CIDEr-D."""
-    metrics = text_metrics(found, references, CAPTION_METRICS, tokenization)
-    return metrics | {"cider": cider(found, references)}
+    metrics = text_metrics(captions, references, CAPTION_METRICS, tokenization)
+    return metrics | {"cider": cider(captions, references)}
 
 
 class CaptionJob(TrainingJob):
@@ -245,7 +248,9 @@ class CaptionJob(TrainingJob):
         self.loader = Loader.of(dataset)
         if "valid" in splits:  # fail before training, not at the first validation
             references = reference_lists(splits["valid"])
-            predictor.refuse_long(predictor.target.encode([each[0] for each in references]), "a caption of data.valid")
+            predictor.refuse_long(
+                predictor.target.encode([texts[0] for texts in references]), "a caption of data.valid"
+            )
             self.tokenization = choose_tokenization(references, self.run.eval)
 
     def validate(self) -> dict[str, float]:
@@ -256,17 +261,17 @@ class CaptionJob(TrainingJob):
         metrics = self.predictor.loss_metrics(examples, references)
         if self.run.train.metric in metrics:
             return metrics
-        found = self.predictor.captions_of(examples, VALIDATION_DECODE)
-        return metrics | caption_metrics(found, references, self.tokenization)
+        captions = self.predictor.captions_of(examples, VALIDATION_DECODE)
+        return metrics | caption_metrics(captions, references, self.tokenization)
 
 
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
     """Open the data and train the tokenizer, if it is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    target, image = kept_tokenizer(kept, TEXT), kept.get(IMAGE)
+    target, image = kept_tokenizer(processors, TEXT), processors.get(IMAGE)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
     squares = spec_of(run.model.family).image(run.model)
@@ -277,8 +282,8 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
 
 def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
     """The predictor of a run folder, without the weights."""
-    kept = load_processors(folder)
-    image, target = kept.get(IMAGE), restored_tokenizer(kept, TEXT)
+    processors = load_processors(folder)
+    image, target = processors.get(IMAGE), restored_tokenizer(processors, TEXT)
     if not isinstance(image, ImageProcessor):
         raise UserError(f"{folder} lacks its image processor; restore it, or train the run again")
     return CaptionPredictor(run, build_model(run), image, target, device)
@@ -289,10 +294,10 @@ def size_without_data(run: Run) -> Run:
     return with_inputs(with_model_settings(run, vocab=max_vocab(run)), TASK.reads)
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes. Training reads every caption of an image."""
     data = run.data
     embedded = lambda: make_captions(data.examples, data.shapes)[split]  # noqa: E731
     read = lambda files: captioned_images(files, data)  # noqa: E731
-    examples = open_split(run, split, sides, read, embedded, "images/,captions.tsv")
+    examples = open_split(run, split, files, read, embedded, "images/,captions.tsv")
     return CaptionPairs(examples) if split == "train" else examples

@@ -29,8 +29,8 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
     def __init__(self, run: Run, *parts: Any) -> None:
         super().__init__(run, *parts)
         self.roles = label_roles(run.data)
-        self.item_columns = len(self.roles) - 1
-        self.sides = len(self.roles)
+        self.columns = len(self.roles) - 1
+        self.fields = len(self.roles)
 
     @property
     def pairs(self) -> bool:
@@ -44,11 +44,11 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
         return isinstance(x, str) or (self.pairs and isinstance(x, tuple) and all(isinstance(e, str) for e in x))
 
     def input_rule(self) -> ColumnRule:
-        return self.column_rule(self.item_columns)
+        return self.column_rule(self.columns)
 
     def as_items(self, values: Any) -> list[tuple[str, ...]]:
         """Each item as a tuple of texts. A single text where pairs are expected is an error."""
-        found = []
+        pairs = []
         items: Any = [values] if isinstance(values, str) else iterate_items(values, "text")
         for number, item in enumerate(items, 1):
             if isinstance(item, str) and self.pairs:
@@ -57,18 +57,18 @@ class TextItems(EncoderPredictor[TextItem, RequestType, ResultType]):
             if several and not 1 <= len(item) <= 2:
                 raise UserError(f"text {number} has {len(item)} texts; expected a text, or a pair of texts")
             if several:
-                found.append(tuple(as_texts(item)))
+                pairs.append(tuple(as_texts(item)))
             elif isinstance(item, str):
-                found.append((item,))
+                pairs.append((item,))
             else:
                 raise UserError(f"text {number} is {describe_type(item)}; expected a str")
-        return found
+        return pairs
 
     def encode_texts(self, texts: Sequence[TextItem]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
-        items = [(each,) if isinstance(each, str) else each for each in texts]
-        found = list(encode_rows(self.tokenizer, items, self.room))
+        items = [(text,) if isinstance(text, str) else text for text in texts]
+        encoded = list(encode_rows(self.tokenizer, items, self.room))
         notice = cut_text(self.room)
-        return [row for row, _ in found], [(notice,) if cut else () for _, cut in found]
+        return [row for row, _ in encoded], [(notice,) if cut else () for _, cut in encoded]
 
     def collate(self, rows: Sequence[Ids]) -> Inputs:
         types = getattr(self.run.model, "token_types", 2)
@@ -90,16 +90,16 @@ def item_of_example(example: Sequence[Any]) -> tuple[str, ...]:
     return (example[0], *example[2:])
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None, opened: Source | None = None) -> Source:
-    """A split of the data; the embedded data are phrases or the matching task. `opened` is data.train, once open."""
+def data_split(run: Run, split: str, files: DataFiles | None = None, train: Source | None = None) -> Source:
+    """A split of the data; the embedded data are phrases or the matching task. `train` is data.train, if it is open."""
     data = run.data
 
     def read(files: DataFiles) -> Source:
-        return opened if opened is not None and files == data.train else labeled_texts(files, data)
+        return train if train is not None and files == data.train else labeled_texts(files, data)
 
     def embedded() -> Source:
         if data.embedded == "matching":
             return make_matching(data.max_tokens - 2, data.examples, seed=1)[split]
         return make_phrases(data.locales, data.examples, seed=1)[split]
 
-    return open_split(run, split, sides, read, embedded, "test.tsv")
+    return open_split(run, split, files, read, embedded, "test.tsv")

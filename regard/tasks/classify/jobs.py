@@ -24,10 +24,10 @@ from .ngram_start import start_ngrams
 
 
 class Problem(NamedTuple):
-    """How one kind of target is learned."""
+    """The objective and the metrics of one problem type."""
 
     objective: type[LabelObjective]
-    metrics: tuple[str, ...]  # that train.metric may name; the second one is for a train.metric of another kind
+    metrics: tuple[str, ...]  # of train.metric; the second replaces a metric of another problem
 
 
 PROBLEMS: dict[Kind, Problem] = {
@@ -46,16 +46,16 @@ class ClassifyJob(LabelJob):
         self,
         predictor: type[Any],
         run: Run,
-        kept: Processors,
+        processors: Processors,
         device: torch.device,
         splits: dict[str, Source],
         resumed: bool,
     ) -> None:
-        self.kind: Kind = predictor.kind
+        self.problem: Kind = predictor.problem
         self.splits, train = splits, splits["train"]
-        labels = self._labels(run, kept, predictor.label_field)
-        tokenizer = kept_or_trained_tokenizer(run, kept, train, (0, 2) if run.data.pairs == "yes" else (0,))
-        settings = {} if self.kind != "regression" else {"ngrams": {"order": 0}}
+        labels = self._labels(run, processors, predictor.label_field)
+        tokenizer = kept_or_trained_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
+        settings = {} if self.problem != "regression" else {"ngrams": {"order": 0}}
         run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels), **settings)
         self.run = run
         self.predictor = predictor(run, build_model(run), tokenizer, labels, device)
@@ -67,37 +67,39 @@ class ClassifyJob(LabelJob):
         if not resumed:  # a checkpoint has what follows
             self._set_first_weights(dataset)
 
-    def _labels(self, run: Run, kept: Processors, field: str) -> LabelSet:
-        if self.kind == "regression":
+    def _labels(self, run: Run, processors: Processors, field: str) -> LabelSet:
+        if self.problem == "regression":
             return LabelSet({"value": 0})
-        collect = collect_labels if self.kind == "single_label" else collect_label_sets
-        return label_set(run, collect(self.splits["train"]), kept, field, self.splits)
+        collect = collect_labels if self.problem == "single_label" else collect_label_sets
+        return label_set(run, collect(self.splits["train"]), processors, field, self.splits)
 
     def _with_metric(self, run: Run) -> Run:
         """The run with a train.metric that its targets have."""
-        known = PROBLEMS[self.kind].metrics
-        own = {name.removeprefix("-") for name in run.train.own_metrics}
-        if run.train.metric in {*known, *own}:
+        metrics = PROBLEMS[self.problem].metrics
+        custom = {name.removeprefix("-") for name in run.train.own_metrics}
+        if run.train.metric in {*metrics, *custom}:
             return run
-        return change_settings(run, {"train": {"metric": known[1]}}, only=("train",))
+        return change_settings(run, {"train": {"metric": metrics[1]}}, only=("train",))
 
     def _objective(self, labels: LabelSet) -> LabelObjective:
         data, train = self.run.data, self.run.train
-        if data.rdrop and self.kind != "single_label":
+        if data.rdrop and self.problem != "single_label":
             raise UserError(
                 f"data.rdrop={data.rdrop:g} compares the probabilities of one label, and data.problem_type is "
-                f"{self.kind}; set data.rdrop=0"
+                f"{self.problem}; set data.rdrop=0"
             )
-        weights = class_weights(data.class_weights, data.weight_table(), labels, self.kind, len(self.splits["train"]))
-        return PROBLEMS[self.kind].objective(as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
+        weights = class_weights(
+            data.class_weights, data.weight_table(), labels, self.problem, len(self.splits["train"])
+        )
+        return PROBLEMS[self.problem].objective(as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
 
     @torch.no_grad()
     def _set_first_weights(self, dataset: LabeledTextDataset) -> None:
         """Count the n-grams of a model that has them. A regression begins at the mean of its targets."""
         model: Any = self.predictor.model
-        if self.kind == "regression":
+        if self.problem == "regression":
             train = self.splits["train"]
-            model.classes.bias.fill_(sum(float(train.side(i, 1)) for i in range(len(train))) / len(train))
+            model.classes.bias.fill_(sum(float(train.field(i, 1)) for i in range(len(train))) / len(train))
         elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
             assert isinstance(self.objective, LabelObjective)
             start_ngrams(model, dataset, self.objective)
@@ -114,33 +116,35 @@ class ClassifyJob(LabelJob):
     def _baselines(self) -> dict[str, float]:
         """The scores of the baselines on the validation data."""
         valid = self.splits["valid"]
-        references = [valid.side(index, 1) for index in range(len(valid))]
-        found = self.predictor.majority_baseline(references)
+        references = [valid.field(index, 1) for index in range(len(valid))]
+        scores = self.predictor.majority_baseline(references)
         if self.run.eval.baseline:
-            found |= StoredBaseline(self.predictor.folder).score(valid, self.kind)
-        return {name: value for name, value in found.items() if isinstance(value, float)}
+            scores |= StoredBaseline(self.predictor.folder).score(valid, self.problem)
+        return {name: value for name, value in scores.items() if isinstance(value, float)}
 
     def write_files(self, folder: Path) -> None:
         """Fit the bag of words that evaluations compare with."""
         self.predictor.folder = folder
         if self.run.eval.baseline and not (folder / FILE).exists():
-            fit_bag_of_words(self.kind, self.splits["train"], self.splits.get("valid")).save(folder / FILE)
+            fit_bag_of_words(self.problem, self.splits["train"], self.splits.get("valid")).save(folder / FILE)
 
     def describe_data(self) -> list[str]:
         data = self.run.data
-        found = {"problem_type": data.problem_type, "pairs": data.pairs}
-        kinds = [f"data.{key}={value}" for key, value in found.items() if value not in ("auto", "no", "single_label")]
-        facts = [f"train: {', '.join(kinds)}; train.metric={self.run.train.metric}"] if kinds else []
-        return facts + (TrainingJob.describe_data(self) if self.kind == "regression" else super().describe_data())
+        settings = {"problem_type": data.problem_type, "pairs": data.pairs}
+        shown = [
+            f"data.{key}={value}" for key, value in settings.items() if value not in ("auto", "no", "single_label")
+        ]
+        facts = [f"train: {', '.join(shown)}; train.metric={self.run.train.metric}"] if shown else []
+        return facts + (TrainingJob.describe_data(self) if self.problem == "regression" else super().describe_data())
 
 
 def class_weights(
-    setting: tuple[str, ...], table: Mapping[str, float], labels: LabelSet, kind: Kind, examples: int
+    setting: tuple[str, ...], table: Mapping[str, float], labels: LabelSet, problem: Kind, examples: int
 ) -> list[float] | None:
     """A weight for each label: those of data.class_weights, or weights that make all labels count alike."""
     if not setting:
         return None
-    if kind == "regression":
+    if problem == "regression":
         raise UserError("data.class_weights has weights, but data.problem_type=regression has no classes; leave it out")
     for label in table:
         if label not in labels.ids:
@@ -150,6 +154,6 @@ def class_weights(
     if setting != ("balanced",):
         return [table.get(label, 1.0) for label in labels]
     counts = [max(labels.counts[label], 1) for label in labels]
-    if kind == "multi_label":  # the weight of texts with a label, beside those without
+    if problem == "multi_label":  # the weight of texts with a label, beside those without
         return [max(examples - count, 1) / count for count in counts]
     return [examples / (len(labels) * count) for count in counts]

@@ -17,8 +17,8 @@ BATCH = 512  # texts that are counted together
 FITTED = 20_000  # texts that the gain is fitted to
 FIT_STEPS = 50
 PENALTY = 1e-4  # of the gain's distance from 1, and of the bias
-SPACES = "▁ "  # a piece that begins with one of these begins a word
-CONTINUED = "##"  # a piece of WordPiece that continues a word begins with it
+SPACES = "▁ "  # a token that begins with one of these begins a word
+CONTINUED = "##"  # a token of WordPiece that continues a word begins with it
 FIRST_CONTROL = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
 
@@ -35,13 +35,13 @@ def start_ngrams(model: Any, dataset: LabeledTextDataset, objective: LabelObject
 
 
 def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
-    """Count the n-grams of all training texts. The objective tells the labels of a batch."""
+    """Count the n-grams of all training texts. The objective gives the labels of a batch."""
     examples, device = len(dataset.examples), ngrams.texts.device
     ngrams.cpu()
     if ngrams.spells:
         ngrams.set_spelling(spell_tokens(dataset.tokenizer, ngrams.vocab))
     for batch in _batches(dataset, range(examples)):
-        ngrams.count(batch["text"], objective.own_labels(batch["label"].values))
+        ngrams.count(batch["text"], objective.multi_hot(batch["label"].values))
     ngrams.to(device)
 
 
@@ -60,17 +60,17 @@ def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelO
     ngrams.cpu()
     for batch in _batches(dataset, range(0, examples, max(examples // FITTED, 1))):
         targets.append(batch["label"].values)
-        logits.append(ngrams(batch["text"], objective.own_labels(targets[-1])))
-    found, wanted = torch.cat(logits).double(), torch.cat(targets)
-    values = torch.cat([found.new_ones(1), found.new_zeros(found.size(1))]).requires_grad_()
+        logits.append(ngrams(batch["text"], objective.multi_hot(targets[-1])))
+    ngram_logits, labels = torch.cat(logits).double(), torch.cat(targets)
+    values = torch.cat([ngram_logits.new_ones(1), ngram_logits.new_zeros(ngram_logits.size(1))]).requires_grad_()
     solver = torch.optim.LBFGS([values], max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
     first = values.detach().clone()
 
     def loss() -> float:
         solver.zero_grad()
         with torch.enable_grad():
-            scores = values[0] * found + values[1:]
-            total = objective.loss(scores, wanted) / len(wanted) + PENALTY * ((values - first) ** 2).sum()
+            scores = values[0] * ngram_logits + values[1:]
+            total = objective.loss(scores, labels) / len(labels) + PENALTY * ((values - first) ** 2).sum()
             total.backward()  # type: ignore[no-untyped-call]
         return float(total.detach())
 
@@ -81,28 +81,28 @@ def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelO
 
 
 def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
-    """How the tokens form words, and their characters.
+    """The stems and characters of the tokens, and which tokens continue a word.
 
-    A token that begins with a letter or digit continues the word before it, if the tokenizer marks spaces. Pieces that
+    A token that begins with a letter or digit continues the word before it, if the tokenizer marks spaces. Tokens that
     differ only in a space before them have the same stem. Tokens of other tokenizers are words of their own. Control
     tokens and parts of a character count as one character.
     """
-    pieces = tokenizer.pieces(range(tokenizer.size))
-    wordpiece = any(piece.startswith(CONTINUED) and len(piece) > len(CONTINUED) for piece in pieces)
-    spaced = any(piece[:1] in SPACES for piece in pieces if piece)
+    tokens = tokenizer.pieces(range(tokenizer.size))
+    wordpiece = any(token.startswith(CONTINUED) and len(token) > len(CONTINUED) for token in tokens)
+    spaced = any(token[:1] in SPACES for token in tokens if token)
     control = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unk, getattr(tokenizer, "mask", None)}
     stems, joins, ids = torch.arange(vocab), torch.zeros(2, vocab, dtype=torch.bool), dict[str, int]()
     letters = torch.full((vocab, TOKEN_LETTERS), -1, dtype=torch.int32)
-    for number, piece in enumerate(pieces):
-        stem = piece.lstrip(SPACES) if spaced else piece
+    for number, token in enumerate(tokens):
+        stem = token.lstrip(SPACES) if spaced else token
         stems[number] = ids.setdefault(stem, number) if stem else -1
-        if number in control or not piece or BYTES.fullmatch(piece):
+        if number in control or not token or BYTES.fullmatch(token):
             letters[number, 0] = FIRST_CONTROL + number
-            joins[:, number] = number not in control and bool(piece)
+            joins[:, number] = number not in control and bool(token)
             continue
-        inner = piece.startswith(CONTINUED) if wordpiece else spaced and piece[0].isalnum()
-        joins[0, number], joins[1, number] = inner, piece[-1].isalnum() or piece in SPACES
-        spelled = piece.removeprefix(CONTINUED) if inner else piece if spaced else f"{SPACES[0]}{piece}"
-        numbers = [ord(letter) for letter in spelled.replace(SPACES[1], SPACES[0])][:TOKEN_LETTERS]
+        inner = token.startswith(CONTINUED) if wordpiece else spaced and token[0].isalnum()
+        joins[0, number], joins[1, number] = inner, token[-1].isalnum() or token in SPACES
+        text = token.removeprefix(CONTINUED) if inner else token if spaced else f"{SPACES[0]}{token}"
+        numbers = [ord(letter) for letter in text.replace(SPACES[1], SPACES[0])][:TOKEN_LETTERS]
         letters[number, : len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
     return Spelling(stems, joins, letters)

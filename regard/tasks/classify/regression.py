@@ -20,7 +20,7 @@ from ...processors.text.tokenizers import Tokenizer
 from ..base import Metrics, Record, build_model, restored_tokenizer
 from ..label.baselines import StoredBaseline
 from ..notices import empty_text, require_finite
-from ..predictor import Answer
+from ..predictor import PlainResult
 from ..requests import RegressionRequest, RegressionResult
 from .items import TextItem, TextItems, data_split, is_empty, item_of, item_of_example
 
@@ -29,7 +29,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
     """The number of every text: the output of the head itself, not a probability. An empty text has none."""
 
     model: LabelModel
-    label_field, kind = "label", "regression"
+    label_field, problem = "label", "regression"
     folder: Path | None = None
 
     def __init__(
@@ -37,15 +37,15 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
     ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = tuple(labels)  # the name of the output
-        self.sides = self.item_columns  # it gives no probability of a target
+        self.fields = self.columns  # it gives no probability of a target
 
     @classmethod
     def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
         """The predictor of a run folder, without the weights."""
-        kept = load_processors(folder)
-        number = kept.get(cls.label_field)
+        processors = load_processors(folder)
+        number = processors.get(cls.label_field)
         name = number.name if isinstance(number, NumberProcessor) else "value"
-        predictor = cls(run, build_model(run), restored_tokenizer(kept), (name,), device)
+        predictor = cls(run, build_model(run), restored_tokenizer(processors), (name,), device)
         predictor.folder = folder
         return predictor
 
@@ -64,30 +64,32 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
         self, requests: Sequence[RegressionRequest], batch: int | None = None
     ) -> list[RegressionResult]:
         self.refuse_adapters(requests)
-        filled = [item_of(each) for each in requests if not is_empty(item_of(each))]
+        filled = [item_of(request) for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts(filled)
         outputs = self.map_encoded(rows, lambda encoded: self.model.label_logits(encoded), batch)
-        values = [float(each) for each in outputs]
+        values = [float(output) for output in outputs]
         require_finite(values)
-        results = (RegressionResult(value, notices=own) for value, own in zip(values, notices, strict=True))
+        results = (
+            RegressionResult(value, notices=text_notices) for value, text_notices in zip(values, notices, strict=True)
+        )
         empty = RegressionResult(None, notices=(empty_text(),))
-        return [empty if is_empty(item_of(each)) else next(results) for each in requests]
+        return [empty if is_empty(item_of(request)) else next(results) for request in requests]
 
     def record(self, request: RegressionRequest, result: RegressionResult) -> Record:
         return {"value": result.value}
 
-    def answer(self, request: RegressionRequest, result: RegressionResult) -> float | None:
+    def plain_result(self, request: RegressionRequest, result: RegressionResult) -> float | None:
         return result.value
 
-    def score(self, texts: object, targets: object = None, details: bool = False) -> Answer:
+    def score(self, texts: object, targets: object = None, details: bool = False) -> PlainResult:
         raise UserError("this model gives a number for a text and no probability; use predict, or eval with data")
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[float]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, list[float]]:
         """The metrics of `evaluate`, None because numbers have no paired test, and the reference numbers."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        found, gold = self._values(examples)
-        metrics = {"examples": len(gold), **regression_metrics(found, gold)}
+        predicted, gold = self._values(examples)
+        metrics = {"examples": len(gold), **regression_metrics(predicted, gold)}
         if self.run.eval.baseline:
             metrics |= StoredBaseline(self.folder).score(examples, "regression")
         return metrics, None, gold
@@ -98,15 +100,15 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
 
     def majority_baseline(self, references: Sequence[Any]) -> Metrics:
         """The error of the mean of the references, which no constant beats."""
-        values = torch.tensor([float(each) for each in references], dtype=torch.float64)
+        values = torch.tensor([float(reference) for reference in references], dtype=torch.float64)
         return {"mean": float(values.std(correction=0))}
 
     def _values(self, examples: Source) -> tuple[list[float], list[float]]:
         """The predicted and the reference numbers of examples."""
         outputs: list[Tensor] = self.map_encoded(
-            self.encode_with_warning([item_of_example(each) for each in examples]),
+            self.encode_with_warning([item_of_example(example) for example in examples]),
             lambda encoded: self.model.label_logits(encoded),
         )
-        found = [float(each) for each in outputs]
-        require_finite(found)
-        return found, [float(each[1]) for each in examples]
+        predicted = [float(output) for output in outputs]
+        require_finite(predicted)
+        return predicted, [float(example[1]) for example in examples]

@@ -23,7 +23,7 @@ from ..label import encoder
 from ..label.baselines import StoredBaseline
 from ..label.encoder import LabelPredictor, PretrainedEncoder, run_of_folder
 from ..notices import empty_text, require_finite
-from ..predictor import Answer, RequestType, ResultType
+from ..predictor import PlainResult, RequestType, ResultType
 from ..records import label_record
 from ..requests import ClassifyRequest, ClassifyResult
 from ..task import TEXT, Task
@@ -38,7 +38,7 @@ class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, 
     """A predictor of one or several labels of a text or a pair of texts."""
 
     label_field = "label"
-    kind: Kind
+    problem: Kind
     folder: Path | None = None
 
     @classmethod
@@ -53,7 +53,7 @@ class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, 
             return {}
         if not self.run.eval.baseline:
             return self.majority_baseline(references)
-        return self.majority_baseline(references) | StoredBaseline(self.folder).score(examples, self.kind)
+        return self.majority_baseline(references) | StoredBaseline(self.folder).score(examples, self.problem)
 
 
 class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
@@ -62,7 +62,7 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
     An empty text has no label.
     """
 
-    kind = "single_label"
+    problem = "single_label"
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -74,20 +74,23 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
 
     def predict_requests(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
-        filled = [each for each in requests if not is_empty(item_of(each))]
-        rows, notices = self.encode_texts([item_of(each) for each in filled])
-        found = iter(zip(self.label_logprobs(rows, batch), notices, strict=True))
+        filled = [request for request in requests if not is_empty(item_of(request))]
+        rows, notices = self.encode_texts([item_of(request) for request in filled])
+        outputs = iter(zip(self.label_logprobs(rows, batch), notices, strict=True))
         empty = ClassifyResult(None, None, (), notices=(empty_text(),))
-        return [empty if is_empty(item_of(each)) else self._result(*next(found), self.top(each)) for each in requests]
+        return [
+            empty if is_empty(item_of(request)) else self._result(*next(outputs), self.top(request))
+            for request in requests
+        ]
 
     def record(self, request: ClassifyRequest, result: ClassifyResult) -> Record:
         return label_record(result)
 
-    def answer(self, request: ClassifyRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
-        pairs = [(each.label, each.probability) for each in result.top]
+    def plain_result(self, request: ClassifyRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
+        pairs = [(label.label, label.probability) for label in result.top]
         return pairs if self.top(request) else result.label or ""
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
         """ln P(label | text)"""
         if self.is_item(texts) and isinstance(targets, str):
             return self.score([texts], [targets], details)[0]
@@ -97,31 +100,31 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         require_finite(values)
         return [{"score": value} for value in values] if details else values
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        items, references = [item_of_example(each) for each in examples], [each[1] for each in examples]
+        items, references = [item_of_example(example) for example in examples], [example[1] for example in examples]
         self.report_labels(examples, references)
         logprobs = torch.stack(self._logprobs(items))
         require_finite([float(logprobs.sum())])
-        found = self.best_labels(logprobs)
-        metrics = {"examples": len(references), **label_metrics(found, references)}
-        return metrics | self.baselines(examples, references) | self.unseen_labels(references), found, references
+        predicted = self.best_labels(logprobs)
+        metrics = {"examples": len(references), **label_metrics(predicted, references)}
+        return metrics | self.baselines(examples, references) | self.unseen_labels(references), predicted, references
 
     def validation_metrics(self, examples: Source) -> dict[str, float]:
         """Nats per text, accuracy and macro F1; examples with an unseen label are left out."""
-        loss, found, references = self.loss_over(examples)
-        metrics = label_metrics(found, references)
+        loss, predicted, references = self.loss_over(examples)
+        metrics = label_metrics(predicted, references)
         return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
 
     def loss_over(self, examples: Source) -> tuple[float, list[str], list[str]]:
         """Nats per text, predicted and reference labels; examples with an unseen label are left out."""
-        known = [each for each in examples if each[1] in self.labels.ids]
-        references = [each[1] for each in known]
+        known = [example for example in examples if example[1] in self.labels.ids]
+        references = [example[1] for example in known]
         logprobs = torch.stack(self._logprobs([item_of_example(e) for e in known])) if known else torch.zeros(0, 1)
-        wanted = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
-        nats = -float(logprobs.gather(1, wanted[:, None]).sum())
+        targets = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
+        nats = -float(logprobs.gather(1, targets[:, None]).sum())
         return nats / max(len(references), 1), self.best_labels(logprobs), references
 
     def _scored(self, texts: Any, targets: Any) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -161,14 +164,14 @@ def predictor_class(run: Run) -> Any:
     return getattr(import_module(module), name)
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
     """Open the data, collect the labels and train a tokenizer that is not kept; writes no file."""
-    opened: Source | None = None
+    train: Source | None = None
     if run.data.train:
-        settings, opened = detect_problem(run.data)
+        settings, train = detect_problem(run.data)
         run = run.model_copy(update={"data": run.data.model_copy(update=settings)})  # as it is: data may be in memory
-    splits = open_splits(run, partial(data_split, opened=opened))
-    return ClassifyJob(predictor_class(run), run, kept, device, splits, folder is not None)
+    splits = open_splits(run, partial(data_split, train=train))
+    return ClassifyJob(predictor_class(run), run, processors, device, splits, folder is not None)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> Any:

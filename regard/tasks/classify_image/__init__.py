@@ -1,1 +1,1 @@
-"""Classification of images, and their embeddings."""
+"""Classification of images, with embeddings of images by the same model."""

@@ -43,10 +43,10 @@ from ..base import (
     with_model_settings,
 )
 from ..label.embedding import EmbeddingPredictor
-from ..label.results import LabelAnswers, LabelJob, label_set, label_side
+from ..label.results import LabelJob, LabelSetMixin, example_labels, label_set
 from ..notices import require_finite
 from ..objectives import ImageObjective
-from ..predictor import Answer
+from ..predictor import PlainResult
 from ..records import label_record
 from ..requests import ClassifyImageRequest, ClassifyResult
 from ..task import Task
@@ -58,7 +58,7 @@ IMAGE, LABEL = "image", "label"  # the fields of an example
 ONE_LABEL = "give a folder with one folder for each class, or a table with the columns path and label"
 
 
-class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
+class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
     """The label of every image: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
 
     model: LabelModel
@@ -87,15 +87,15 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         self, requests: Sequence[ClassifyImageRequest], batch: int | None = None
     ) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
-        logprobs = self.label_logprobs([each.image for each in requests], batch)
+        logprobs = self.label_logprobs([request.image for request in requests], batch)
         require_finite([float(row.sum()) for row in logprobs])
-        ranked = [self.ranked_labels(row, self.top(each)) for row, each in zip(logprobs, requests, strict=True)]
-        return [ClassifyResult(each[0].label, each[0].probability, each) for each in ranked]
+        ranked = [self.ranked_labels(row, self.top(request)) for row, request in zip(logprobs, requests, strict=True)]
+        return [ClassifyResult(labels[0].label, labels[0].probability, labels) for labels in ranked]
 
     def record(self, request: ClassifyImageRequest, result: ClassifyResult) -> Record:
         return label_record(result)
 
-    def answer(self, request: ClassifyImageRequest, result: ClassifyResult) -> ClassifyResult:
+    def plain_result(self, request: ClassifyImageRequest, result: ClassifyResult) -> ClassifyResult:
         return result
 
     def is_item(self, x: object) -> bool:
@@ -107,18 +107,18 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
-        shown = result.top[: self.top(request) or 1]
-        return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
+        labels = result.top[: self.top(request) or 1]
+        return "\t".join([name, *(f"{label.label}\t{label.probability:.4f}" for label in labels)])
 
     def embed(self, images: "RawImage | Iterable[RawImage]", /, **decode: object) -> Tensor:
         """A vector for every image, (images, width); one image gives one vector."""
         if is_image(images):
             return self.embed([images], **decode)[0]  # type: ignore[list-item]
-        settings, how = self.decode_settings(decode), self.run.model.pool
-        found = self.map_encoded([*images], lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[misc]
-        return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
+        settings, pooling = self.decode_settings(decode), self.run.model.pool
+        pooled = self.map_encoded([*images], lambda out: pool(out.states, out.valid, pooling, settings.normalize))  # type: ignore[misc]
+        return torch.stack(pooled) if pooled else torch.zeros(0, self.run.model.width)
 
-    def score(self, images: Any, labels: Any = None, details: bool = False) -> Answer:
+    def score(self, images: Any, labels: Any = None, details: bool = False) -> PlainResult:
         """ln P(label | image)"""
         if is_image(images) and isinstance(labels, str):
             return self.score([images], [labels], details)[0]
@@ -146,32 +146,32 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         source = image_axis(self.model, pixels, recorder.keys("encoder"))
         return AttentionView.recorded(recorder, {"source": source}, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        references = label_side(examples)
+        references = example_labels(examples)
         self.report_labels(examples, references)
         logprobs = self._logprobs(examples)
-        found = self.best_labels(logprobs)
-        metrics = label_metrics(found, references)
+        predicted = self.best_labels(logprobs)
+        metrics = label_metrics(predicted, references)
         first = {"examples": len(references), "accuracy": metrics["accuracy"], **self.top_k(logprobs, references)}
         metrics = first | metrics
-        return metrics | self.majority_baseline(references) | self.unseen_labels(references), found, references
+        return metrics | self.majority_baseline(references) | self.unseen_labels(references), predicted, references
 
     # --- internals ---------------------------------------------------------------------------------------------
 
     def top(self, request: ClassifyImageRequest) -> int:
-        """How many candidates a request asks for; by default decode.top."""
+        """The number of labels that a request asks for; by default decode.top."""
         return int(self.run.decode.top) if request.top is None else request.top
 
     def loss_over(self, examples: Source) -> tuple[float, list[str], list[str]]:
         """Nats per image, predicted and reference labels; images with an unseen label are left out."""
-        labels = label_side(examples)
+        labels = example_labels(examples)
         known = [index for index, label in enumerate(labels) if label in self.labels.ids]
         logprobs, references = self._logprobs(examples, known), [labels[index] for index in known]
-        wanted = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
-        nats = -float(logprobs.gather(1, wanted[:, None]).sum())
+        targets = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
+        nats = -float(logprobs.gather(1, targets[:, None]).sum())
         return nats / max(len(known), 1), self.best_labels(logprobs), references
 
     def _logprobs(self, examples: Source, chosen: Sequence[int] | None = None) -> Tensor:
@@ -183,18 +183,18 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
 
     def label_logprobs(self, images: Sequence[RawImage], batch: int | None = None) -> list[Tensor]:
         """(labels,) of each image."""
-        return self.map_encoded(images, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
+        return self.map_encoded(images, lambda encoded: self.model.label_logits(encoded).float().log_softmax(-1), batch)
 
     @torch.no_grad()
     def map_encoded(
         self, images: Sequence[RawImage], function: Callable[[Encoded], Tensor], batch: int | None = None
     ) -> list[Tensor]:
         """Apply `function` to the encoder's output for each image, in order."""
-        size, found = batch or self.run.decode.batch, list[Tensor]()
+        size, outputs = batch or self.run.decode.batch, list[Tensor]()
         for first in track(range(0, len(images), size), "batches of images", -(-len(images) // size)):
             arrays = self.image.encode_all(images[first : first + size])
-            found += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
-        return found
+            outputs += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
+        return outputs
 
     def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
         """The run's decode.*, changed by `decode`."""
@@ -233,27 +233,27 @@ class ClassifyImageJob(LabelJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyImageJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyImageJob:
     """Open the data and collect the labels; writes no file."""
     splits = open_splits(run, data_split)
-    labels = label_set(run, collect_labels(splits["train"], ONE_LABEL), kept, LABEL, splits)
-    image = kept.get(IMAGE)
+    labels = label_set(run, collect_labels(splits["train"], ONE_LABEL), processors, LABEL, splits)
+    image = processors.get(IMAGE)
     image = image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
     run = with_model_settings(run, head="class", labels=len(labels))
     predictor = ClassifyImagePredictor(run, build_model(run), image, labels, device)
     return ClassifyImageJob(predictor, splits)
 
 
-def image_processor(data: SquareImages, model: Any, kept: ImageProcessor | None = None) -> ImageProcessor:
-    """How images are read: squares of data.size pixels, changed in training as data.* says.
+def image_processor(data: SquareImages, model: Any, start: ImageProcessor | None = None) -> ImageProcessor:
+    """The processor of images: squares of data.size pixels, augmented in training by data.*.
 
-    `kept` is the processor of a start: how it resizes and normalizes stays, unless data.* says otherwise.
+    `start` is the processor of a start: its resizing and normalization stay, unless data.* changes them.
     """
-    side, usual = data.size or model.image, SquareImages()
-    image = kept or ImageProcessor(resize=side, crop=side)
+    side, default = data.size or model.image, SquareImages()
+    image = start or ImageProcessor(resize=side, crop=side)
     return replace(
-        _resized(image, side), mean=image.mean if kept and data.mean == usual.mean else data.mean,
-        std=image.std if kept and data.std == usual.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
+        _resized(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
+        std=image.std if start and data.std == default.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
         flip=data.flip, color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
     )  # fmt: skip
 
@@ -261,16 +261,16 @@ def image_processor(data: SquareImages, model: Any, kept: ImageProcessor | None 
 def _resized(image: ImageProcessor, side: int) -> ImageProcessor:
     """The processor for squares of `side` pixels, which resizes and crops in the same proportion."""
     if image.crop:
-        sides = (image.resize,) if isinstance(image.resize, int) else image.resize
-        scaled = tuple(round(each * side / image.crop) for each in sides)
+        lengths = (image.resize,) if isinstance(image.resize, int) else image.resize
+        scaled = tuple(round(length * side / image.crop) for length in lengths)
         return replace(image, resize=scaled[0] if isinstance(image.resize, int) else (scaled[0], scaled[1]), crop=side)
     return replace(image, resize=side if isinstance(image.resize, int) else (side, side))
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredictor:
     """The predictor of a run folder, without the weights."""
-    kept = load_processors(folder)
-    image, labels = kept.get(IMAGE), kept_labels(kept, LABEL)
+    processors = load_processors(folder)
+    image, labels = processors.get(IMAGE), kept_labels(processors, LABEL)
     if not isinstance(image, ImageProcessor) or labels is None or len(labels) != run.model.labels:
         raise UserError(f"{folder} lacks its image processor or its labels; restore them, or train the run again")
     return ClassifyImagePredictor(run, build_model(run), image, labels, device)
@@ -308,8 +308,8 @@ def size_without_data(run: Run) -> Run:
     return with_model_settings(run, head="class", labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are digits."""
     data = run.data
     embedded = lambda: make_digits(data.examples)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: labeled_images(files, data), embedded, "test/")
+    return open_split(run, split, files, lambda files: labeled_images(files, data), embedded, "test/")

@@ -12,7 +12,7 @@ SLOT = "{}"  # the place of the label in a template
 
 
 class ContrastiveDecode(Base):
-    """Embeddings, and the answers to labels."""
+    """Embeddings, and the choice among labels."""
 
     labels: Strings = ()  # texts to choose from (predict --labels)
     template: str = SLOT  # the text of a label, such as "a photo of {}"

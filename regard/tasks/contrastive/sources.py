@@ -1,4 +1,4 @@
-"""What texts are compared with: images, sound or other texts. Each kind opens its data and encodes its items."""
+"""The items that texts are compared with: images, sound or other texts. Each modality opens and encodes its items."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -9,7 +9,7 @@ from ...config.data.mixed import ContrastiveData
 from ...config.run import Run
 from ...data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
 from ...data.datasets.sounds import STRIDE
-from ...data.files.in_memory import kind_of
+from ...data.files.in_memory import type_name
 from ...data.source import Source
 from ...data.sources.image_texts import image_texts
 from ...data.sources.images import is_image_name, open_images
@@ -49,8 +49,8 @@ class ItemModality(ABC):
     def embedded(self, data: ContrastiveData, split: str) -> Source: ...
 
     @abstractmethod
-    def new_processor(self, run: Run, kept: Processors, train: Source) -> Processor | None:
-        """How items are read: as in the start, or new; None: as texts."""
+    def new_processor(self, run: Run, processors: Processors, train: Source) -> Processor | None:
+        """The processor of items: that of the start, or a new one; None for texts."""
 
     @abstractmethod
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide: ...
@@ -72,7 +72,7 @@ class ItemModality(ABC):
         return not isinstance(x, str) or self.is_name(x)
 
     def is_name(self, name: str) -> bool:
-        """True for the name of a file of this kind."""
+        """True for the name of a file of this modality."""
         return False
 
     def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
@@ -80,7 +80,7 @@ class ItemModality(ABC):
         raise NotImplementedError
 
 
-class PairedImages(ItemModality):
+class ImageModality(ItemModality):
     """Images with captions; the embedded ones are scenes of colored shapes."""
 
     noun, field, example = "image", "image", "test.tsv"
@@ -91,8 +91,8 @@ class PairedImages(ItemModality):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_captions(data.examples, settings=scene_settings(data))[split]
 
-    def new_processor(self, run: Run, kept: Processors, train: Source) -> ImageProcessor:
-        image = kept.get(self.field)
+    def new_processor(self, run: Run, processors: Processors, train: Source) -> ImageProcessor:
+        image = processors.get(self.field)
         return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
 
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
@@ -113,7 +113,7 @@ class PairedImages(ItemModality):
         return open_images(name, data)
 
 
-class PairedSounds(ItemModality):
+class SoundModality(ItemModality):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
     noun, field, example = "recording", "sound", "test.tsv"
@@ -124,8 +124,8 @@ class PairedSounds(ItemModality):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_morse(data.examples)[split]
 
-    def new_processor(self, run: Run, kept: Processors, train: Source) -> SoundFrames:
-        sound = kept.get(self.field)
+    def new_processor(self, run: Run, processors: Processors, train: Source) -> SoundFrames:
+        sound = processors.get(self.field)
         return augmented(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
 
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
@@ -150,7 +150,7 @@ class PairedSounds(ItemModality):
         return open_sounds(name, data)
 
 
-class PairedTexts(ItemModality):
+class TextModality(ItemModality):
     """Pairs of texts; the embedded ones are dates."""
 
     noun, field, example = "text", "source", "test.tsv"
@@ -161,7 +161,7 @@ class PairedTexts(ItemModality):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_dates(data.locales, data.examples, seed=1)[split]
 
-    def new_processor(self, run: Run, kept: Processors, train: Source) -> None:
+    def new_processor(self, run: Run, processors: Processors, train: Source) -> None:
         return None
 
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
@@ -176,23 +176,27 @@ class PairedTexts(ItemModality):
     def is_source(self, x: object) -> bool:
         if isinstance(x, str):
             return False
-        what = f"the file {x}" if isinstance(x, PathLike) else f"a value of type {kind_of(x)}"
-        raise UserError(f"this run compares texts and was given {what}; give texts, or use a run of images")
+        name = f"the file {x}" if isinstance(x, PathLike) else f"a value of type {type_name(x)}"
+        raise UserError(f"this run compares texts and was given {name}; give texts, or use a run of images")
 
 
-SOURCES: dict[TensorKind, ItemModality] = {"pixels": PairedImages(), "frames": PairedSounds(), "tokens": PairedTexts()}
+SOURCES: dict[TensorKind, ItemModality] = {
+    "pixels": ImageModality(),
+    "frames": SoundModality(),
+    "tokens": TextModality(),
+}
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:
     """What the embedded scenes of a run show."""
     combinations = all_combinations(data.colors, data.shape_types)
     unseen, unseen_valid = (
-        [parse_combination(each, f"data.{name}", combinations) for each in getattr(data, name)]
+        [parse_combination(text, f"data.{name}", combinations) for text in getattr(data, name)]
         for name in ("unseen", "unseen_valid")
     )
-    if both := [*{*unseen}.intersection(unseen_valid)]:
+    if common := [*{*unseen}.intersection(unseen_valid)]:
         raise UserError(
-            f"data.unseen and data.unseen_valid both have {' '.join(both[0])!r}; choose settings and measure them on "
+            f"data.unseen and data.unseen_valid both have {' '.join(common[0])!r}; choose settings and measure them on "
             "different combinations"
         )
     if len({*unseen, *unseen_valid}) == len(combinations):
@@ -204,6 +208,6 @@ def parse_combination(text: str, key: str, combinations: Collection[Combination]
     """A color and a shape of the embedded scenes, such as "red circle"."""
     color, _, shape = text.strip().partition(" ")
     if (color, shape) not in combinations:
-        colors, shapes = ({each[place]: 0 for each in combinations} for place in (0, 1))
+        colors, shapes = ({combination[place]: 0 for combination in combinations} for place in (0, 1))
         raise UserError(f"{key} has {text!r}; expected a color ({', '.join(colors)}) and a shape ({', '.join(shapes)})")
     return color, shape

@@ -59,11 +59,11 @@ CPU_BATCH_TOKENS = encoder.CPU_BATCH_TOKENS
 class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyResult]):
     """Vectors of texts, and of images or recordings; zero-shot labels.
 
-    With labels, the answer for an item is the label whose text is nearest to it.
+    With labels, the result for an item is the label whose text is nearest to it.
     """
 
     model: EmbeddingModel
-    sides, roles = 2, (columns.SOURCE, columns.TARGET)
+    fields, roles = 2, (columns.SOURCE, columns.TARGET)
     item_name = "item"
     paired_test = staticmethod(paired_bootstrap)
 
@@ -71,7 +71,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         self, run: Run, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device
     ) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
-        self.source, self.kind = source, source_kind(run)
+        self.source, self.modality = source, source_modality(run)
         self.model = model.to(device).eval()
 
     @cached_property
@@ -80,12 +80,12 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
 
     @cached_property
     def source_side(self) -> ItemSide:
-        return self.kind.side(self.source, self.text_side)
+        return self.modality.side(self.source, self.text_side)
 
     @property
     def processors(self) -> dict[str, Processor]:
         text = TextProcessor(self.tokenizer)
-        return {TEXT: text} if self.source is None else {self.kind.field: self.source, TEXT: text}
+        return {TEXT: text} if self.source is None else {self.modality.field: self.source, TEXT: text}
 
     # --- public methods ----------------------------------------------------------------------------------------
 
@@ -99,15 +99,15 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         self, requests: Sequence[ContrastiveRequest], batch: int | None = None
     ) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
-        vectors, notices = self.vectors([each.item for each in requests], batch)
-        known: dict[tuple[tuple[str, ...], str], Tensor] = {}
+        vectors, notices = self.vectors([request.item for request in requests], batch)
+        label_vectors: dict[tuple[tuple[str, ...], str], Tensor] = {}
         results = []
         for request, vector, notice in zip(requests, vectors, notices, strict=True):
             settings = self.request_settings(request)
             key = settings.labels, settings.template
-            if key not in known:
-                known[key] = self.label_vectors(settings)
-            logprobs = (self.scale * (known[key] @ vector)).log_softmax(-1)
+            if key not in label_vectors:
+                label_vectors[key] = self.label_vectors(settings)
+            logprobs = (self.scale * (label_vectors[key] @ vector)).log_softmax(-1)
             require_finite([float(logprobs.sum())])
             ranked = rank_labels(settings.labels, logprobs, settings.top)
             results.append(ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notice))
@@ -116,12 +116,12 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
     def record(self, request: ContrastiveRequest, result: ClassifyResult) -> Record:
         return label_record(result)
 
-    def answer(self, request: ContrastiveRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
-        pairs = [(each.label, each.probability) for each in result.top]
+    def plain_result(self, request: ContrastiveRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
+        pairs = [(label.label, label.probability) for label in result.top]
         return pairs if self.request_settings(request).top else result.label or ""
 
     def is_item(self, x: object) -> bool:
-        return isinstance(x, str) or self.kind.is_one(x)
+        return isinstance(x, str) or self.modality.is_one(x)
 
     def embed(self, items: Any, /, **decode: object) -> Tensor:
         """A vector for every item, (items, width); one item gives one vector. Texts and other items may be mixed.
@@ -132,34 +132,34 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
             return self.embed([items], **decode)[0]
         settings, items = self.decode_settings(decode), [*items]
         vectors, notices = self.vectors(items, settings.batch)
-        warn_once((each for some in notices for each in some), len(items))
+        warn_once((notice for group in notices for notice in group), len(items))
         return vectors
 
     def look(self, text: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the tower that reads this text, image or recording."""
         if target is not None:
             raise UserError("this model generates no text, so it takes no target; give the text alone")
-        source = self.kind.is_source(text)
-        side = self.source_side if source else self.text_side
-        (row,) = side.encode_all([text if source else self.checked_text(text)])
+        is_source = self.modality.is_source(text)
+        side = self.source_side if is_source else self.text_side
+        (row,) = side.encode_all([text if is_source else self.checked_text(text)])
         inputs = side.collate([row]).to(self.device)
         with record_layers(self.module, layer, self.model.reader(inputs.modality)) as recorder:
             encoded = self.model.encode(inputs)
         positions = encoded.states.size(1)
-        tokens = ViewAxis.of_tokens("token", [] if source else self.tokenizer.pieces(row.tolist()))
-        axis = self.kind.axis(self.source, text, positions) if source else tokens
+        tokens = ViewAxis.of_tokens("token", [] if is_source else self.tokenizer.pieces(row.tolist()))
+        axis = self.modality.axis(self.source, text, positions) if is_source else tokens
         return AttentionView.recorded(recorder, {"source": axis}, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         """Retrieval in both directions; with decode.labels also the accuracy of the labels."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
         pairs = self.embed_pairs(examples)
         metrics: Metrics = {"examples": len(examples), "texts": len(pairs.texts), **pairs.retrieval()}
         if not self.run.decode.labels:
             return metrics, None, None
-        found, references = self.choose_labels(examples, pairs)
-        return metrics | label_metrics(found, references), found, references
+        labels, references = self.choose_labels(examples, pairs)
+        return metrics | label_metrics(labels, references), labels, references
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -169,8 +169,8 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
 
     def request_settings(self, request: ContrastiveRequest) -> ContrastiveDecode:
         """decode.*, with what the request changes. Without labels there is nothing to choose from."""
-        given = {name: getattr(request, name) for name in ("labels", "template", "top")}
-        changes = {name: value for name, value in given.items() if value is not None}
+        fields = {name: getattr(request, name) for name in ("labels", "template", "top")}
+        changes = {name: value for name, value in fields.items() if value is not None}
         settings = self.decode_settings(changes)
         if not settings.labels:
             raise UserError(
@@ -184,24 +184,24 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
 
     def vectors(self, items: Sequence[Any], batch: int | None = None) -> tuple[Tensor, list[tuple[Notice, ...]]]:
         """The vectors of items and texts in their order, (items, width), and the notices of each."""
-        chosen = [index for index, item in enumerate(items) if self.kind.is_source(item)]
-        others = sorted({*range(len(items))}.difference(chosen))
-        found = torch.zeros(len(items), self.run.model.width)
+        chosen = [index for index, item in enumerate(items) if self.modality.is_source(item)]
+        text_indices = sorted({*range(len(items))}.difference(chosen))
+        embedded = torch.zeros(len(items), self.run.model.width)
         notices: list[tuple[Notice, ...]] = [()] * len(items)
         size = batch or int(self.run.decode.batch)
         for first in range(0, len(chosen), size):
             some = chosen[first : first + size]
-            found[some] = self._embed(self.source_side, self.source_side.encode_all([items[i] for i in some]))
-        texts = self.tokenizer.encode([self.checked_text(items[index]) for index in others])
-        rows = self.text_side.encode_all([items[index] for index in others]) if others else []
+            embedded[some] = self._embed(self.source_side, self.source_side.encode_all([items[i] for i in some]))
+        texts = self.tokenizer.encode([self.checked_text(items[index]) for index in text_indices])
+        rows = self.text_side.encode_all([items[index] for index in text_indices]) if text_indices else []
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
         for places in sorted_batches([len(row) for row in rows], tokens, size):
-            found[[others[place] for place in places]] = self._embed(self.text_side, [rows[i] for i in places])
-        for index, ids in zip(others, texts, strict=True):
+            embedded[[text_indices[place] for place in places]] = self._embed(self.text_side, [rows[i] for i in places])
+        for index, ids in zip(text_indices, texts, strict=True):
             if len(ids) > self.text_side.room:
                 notices[index] = (cut_text(self.text_side.room),)
-        require_finite([float(found.sum())])
-        return found, notices
+        require_finite([float(embedded.sum())])
+        return embedded, notices
 
     @torch.no_grad()
     def _embed(self, side: ItemSide, encoded: Sequence[Any]) -> Tensor:
@@ -231,7 +231,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         return EmbeddedPairs(torch.cat(vectors), self.vectors([*texts])[0], [*texts], pairs)
 
     def label_names(self) -> dict[str, str]:
-        """The labels by what an example may have for them: the label, or its text."""
+        """The labels by their names and by their texts: an example may have either."""
         settings: ContrastiveDecode = self.run.decode
         texts = {settings.template.replace(SLOT, label): label for label in settings.labels}
         return texts | {label: label for label in settings.labels}
@@ -246,8 +246,8 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
                     "add it, or leave decode.labels out"
                 )
         best = (pairs.items @ self.label_vectors(settings).T).argmax(1).tolist()
-        found = [settings.labels[best[item]] for item, _ in pairs.pairs]
-        return found, [names[pairs.texts[text]] for _, text in pairs.pairs]
+        labels = [settings.labels[best[item]] for item, _ in pairs.pairs]
+        return labels, [names[pairs.texts[text]] for _, text in pairs.pairs]
 
     def decode_settings(self, decode: Mapping[str, object]) -> ContrastiveDecode:
         settings: ContrastiveDecode = changed_decode(self.run, decode)
@@ -255,17 +255,17 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
 
 
 class MediaPredictor(ContrastivePredictor):
-    """Of images or recordings and texts: the command line gives it files. A file of another kind has lines of text."""
+    """A predictor of images or recordings and texts, read from files. A .txt file has lines of text."""
 
     def open_items(self, name: str) -> Iterator[tuple[str, Any]]:
         if Path(name).suffix.lower() == ".txt" and Path(name).is_file():
             lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
             return ((line, line) for line in lines if line.strip())
-        return self.kind.open_items(name, self.run.data)
+        return self.modality.open_items(name, self.run.data)
 
     def format_line(self, name: str, request: ContrastiveRequest, result: ClassifyResult) -> str:
-        shown = result.top[: self.request_settings(request).top or 1]
-        return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
+        labels = result.top[: self.request_settings(request).top or 1]
+        return "\t".join([name, *(f"{label.label}\t{label.probability:.4f}" for label in labels)])
 
 
 class EmbeddedPairs:
@@ -319,29 +319,29 @@ class ContrastiveJob(TrainingJob):
     def valid_metrics(self, pairs: EmbeddedPairs) -> dict[str, float]:
         metrics = pairs.retrieval()
         loss = pairs.loss(self.predictor.scale, self.run.train.batch or VALID_PAIRS)
-        shown = {name: metrics[name] for name in ("r1", "item_to_text_r1", "text_to_item_r1")}
-        metrics = {"loss": loss, **shown, "scale": self.predictor.scale}
+        recall = {name: metrics[name] for name in ("r1", "item_to_text_r1", "text_to_item_r1")}
+        metrics = {"loss": loss, **recall, "scale": self.predictor.scale}
         if not {*pairs.texts} <= self.predictor.label_names().keys():  # the texts are no labels
             return metrics
-        found, references = self.predictor.choose_labels(self.splits["valid"], pairs)
-        return metrics | {"accuracy": label_metrics(found, references)["accuracy"]}
+        labels, references = self.predictor.choose_labels(self.splits["valid"], pairs)
+        return metrics | {"accuracy": label_metrics(labels, references)["accuracy"]}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def source_kind(run: Run) -> ItemModality:
-    """What the model of a run reads beside texts."""
+def source_modality(run: Run) -> ItemModality:
+    """The modality that the model of a run reads beside texts."""
     return SOURCES[spec_of(run.model.family).source(run.model)]
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ContrastiveJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ContrastiveJob:
     """Open the data, train the tokenizer and measure frames, if they are not kept; writes no file."""
-    splits, kind = open_splits(run, data_split), source_kind(run)
-    sides = (0, 1) if kind is SOURCES["tokens"] else (1,)
-    tokenizer = kept_tokenizer(kept, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(*sides))
-    source = kind.new_processor(run, kept, splits["train"])
-    run = with_vocab(run, tokenizer, head="none", **kind.model_settings(source))
+    splits, modality = open_splits(run, data_split), source_modality(run)
+    text_fields = (0, 1) if modality is SOURCES["tokens"] else (1,)
+    tokenizer = kept_tokenizer(processors, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(*text_fields))
+    source = modality.new_processor(run, processors, splits["train"])
+    run = with_vocab(run, tokenizer, head="none", **modality.model_settings(source))
     return ContrastiveJob(new_predictor(run, build_model(run), source, tokenizer, device), splits)
 
 
@@ -349,16 +349,18 @@ def new_predictor(
     run: Run, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device
 ) -> ContrastivePredictor:
     """A predictor of media, or one of texts if `source` is None."""
-    made = ContrastivePredictor if source is None else MediaPredictor
-    return made(run, model, source, tokenizer, device)
+    predictor = ContrastivePredictor if source is None else MediaPredictor
+    return predictor(run, model, source, tokenizer, device)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> ContrastivePredictor:
     """The predictor of a run folder, without the weights."""
-    kept, kind = load_processors(folder), source_kind(run)
-    if kind is not SOURCES["tokens"] and kind.field not in kept:
-        raise UserError(f"{folder} lacks its processor of {kind.noun}s; restore it, or train the run again")
-    return new_predictor(run, build_model(run), kept.get(kind.field), restored_tokenizer(kept, TEXT), device)
+    processors, modality = load_processors(folder), source_modality(run)
+    if modality is not SOURCES["tokens"] and modality.field not in processors:
+        raise UserError(f"{folder} lacks its processor of {modality.noun}s; restore it, or train the run again")
+    return new_predictor(
+        run, build_model(run), processors.get(modality.field), restored_tokenizer(processors, TEXT), device
+    )
 
 
 class PretrainedTowers(Protocol):
@@ -381,11 +383,11 @@ def size_without_data(run: Run) -> Run:
     return encoder.size_without_data(run, head="none")
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes with captions, Morse code or dates."""
-    data, kind = run.data, source_kind(run)
-    embedded = lambda: kind.embedded(data, split)  # noqa: E731
-    return open_split(run, split, sides, lambda files: kind.open(files, data), embedded, kind.example)
+    data, modality = run.data, source_modality(run)
+    embedded = lambda: modality.embedded(data, split)  # noqa: E731
+    return open_split(run, split, files, lambda files: modality.open(files, data), embedded, modality.example)
 
 
 def rank_labels(labels: Sequence[str], logprobs: Tensor, top: int) -> tuple[LabelProbability, ...]:

@@ -44,23 +44,23 @@ class DetectionLoss:
     boxes: Tensor
 
 
-def detection_loss(found: Detections, true: TrueObjects, no_object: float = NO_OBJECT) -> DetectionLoss:
+def detection_loss(detections: Detections, true: TrueObjects, no_object: float = NO_OBJECT) -> DetectionLoss:
     """Every layer is matched on its own, as the auxiliary losses of DETR are."""
-    layer, image, query, object_ = match(found.logits, found.boxes, true.labels, true.boxes, true.valid)
-    none = found.logits.size(-1) - 1
-    target = torch.full(found.logits.shape[:3], none, dtype=torch.long, device=found.logits.device)
+    layer, image, query, object_ = match(detections.logits, detections.boxes, true.labels, true.boxes, true.valid)
+    none = detections.logits.size(-1) - 1
+    target = torch.full(detections.logits.shape[:3], none, dtype=torch.long, device=detections.logits.device)
     target[layer, image, query] = true.labels[image, object_]
-    weight = torch.ones(none + 1, device=found.logits.device)
+    weight = torch.ones(none + 1, device=detections.logits.device)
     weight[-1] = no_object
-    classes = F.cross_entropy(found.logits.float().flatten(0, 2), target.flatten(), weight, reduction="sum")
-    return DetectionLoss(classes, box_loss(found.boxes[layer, image, query], true.boxes[image, object_]))
+    classes = F.cross_entropy(detections.logits.float().flatten(0, 2), target.flatten(), weight, reduction="sum")
+    return DetectionLoss(classes, box_loss(detections.boxes[layer, image, query], true.boxes[image, object_]))
 
 
-def box_loss(found: Tensor, true: Tensor, valid: Tensor | None = None) -> Tensor:
+def box_loss(predicted: Tensor, true: Tensor, valid: Tensor | None = None) -> Tensor:
     """Summed over boxes (…, 4) that belong together; those that are not `valid` (…) count for nothing."""
-    found, true = found.float(), true.float()
-    _, giou = overlap(corners(found), corners(true))
-    loss = BOX * (found - true).abs().sum(-1) + OVERLAP * (1 - giou)
+    predicted, true = predicted.float(), true.float()
+    _, giou = overlap(corners(predicted), corners(true))
+    loss = BOX * (predicted - true).abs().sum(-1) + OVERLAP * (1 - giou)
     return (loss if valid is None else loss * valid).sum()
 
 
@@ -69,7 +69,7 @@ LABEL_NOISE = 0.2  # share of the labels that are drawn at random
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # shapes follow the objects
-def add_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
+def add_box_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
     """Every object once in each of `groups`, with its own noise."""
     count = true.labels.size(1)
     boxes, chosen = true.boxes.repeat(1, groups, 1), true.labels.clamp(min=0).repeat(1, groups)
@@ -82,15 +82,15 @@ def add_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
     return NoisedBoxes(chosen, torch.cat([center, size], -1).clamp(0, 1), true.valid.repeat(1, groups), numbers)
 
 
-def denoising_loss(found: Detections, true: TrueObjects, groups: int) -> Tensor:
+def denoising_loss(detections: Detections, true: TrueObjects, groups: int) -> Tensor:
     """Summed over layers and objects, the mean of the groups: class and box of the object that a box was made from."""
-    layers, shape = len(found.logits), found.logits.shape[:3]
+    layers, shape = len(detections.logits), detections.logits.shape[:3]
     labels = true.labels.masked_fill(~true.valid, IGNORED).repeat(layers, 1, groups).view(shape)
     boxes, valid = true.boxes.repeat(1, groups, 1), true.valid.repeat(1, groups)
     classes = F.cross_entropy(
-        found.logits.float().flatten(0, 2), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        detections.logits.float().flatten(0, 2), labels.flatten(), ignore_index=IGNORED, reduction="sum"
     )
-    return (classes + box_loss(found.boxes, boxes, valid)) / groups
+    return (classes + box_loss(detections.boxes, boxes, valid)) / groups
 
 
 class DetectionObjective(Objective):
@@ -102,22 +102,22 @@ class DetectionObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         model, true = cast(BoxModel, self.model), true_objects(batch["label"], batch["boxes"])
-        noised = add_noise(true, model.denoising, self.labels) if model.denoising else None
+        noised = add_box_noise(true, model.denoising, self.labels) if model.denoising else None
         loss = training_loss(model.detect(batch["image"], noised), true, model.denoising)
         return LossSum(TENTHS * loss.classes, {"boxes": loss.boxes})
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # matching waits for the device, and shapes follow the objects
-def training_loss(found: Detections, true: TrueObjects, groups: int) -> DetectionLoss:
+def training_loss(detections: Detections, true: TrueObjects, groups: int) -> DetectionLoss:
     """The loss of the queries, of the places that propose them and of the noised boxes in `groups`."""
-    loss = detection_loss(found, true)
+    loss = detection_loss(detections, true)
     classes, boxes = loss.classes, loss.boxes
-    if found.proposed is not None:  # all places together have the class weight of the queries
-        share = found.logits.size(2) / found.proposed.logits.size(2)
-        proposed = detection_loss(found.proposed, true, share * NO_OBJECT)
+    if detections.proposed is not None:  # all places together have the class weight of the queries
+        share = detections.logits.size(2) / detections.proposed.logits.size(2)
+        proposed = detection_loss(detections.proposed, true, share * NO_OBJECT)
         classes, boxes = classes + proposed.classes, boxes + proposed.boxes
-    if found.denoised is not None:
-        boxes = boxes + denoising_loss(found.denoised, true, groups)
+    if detections.denoised is not None:
+        boxes = boxes + denoising_loss(detections.denoised, true, groups)
     return DetectionLoss(classes, boxes)
 
 
@@ -159,21 +159,21 @@ class LossMeter:
         self.classes = self.boxes = self.weights = 0.0
         self.objects = 0
 
-    def add(self, found: Detections, truths: Sequence[TruthBoxes]) -> None:
+    def add(self, detections: Detections, truths: Sequence[TruthBoxes]) -> None:
         """Add the losses of a batch."""
-        rows = [self._known(each.trained) for each in truths]
+        rows = [self._known(truth.trained) for truth in truths]
         most = max(len(labels) for labels, _ in rows)
         labels, boxes = torch.zeros(len(rows), most, dtype=torch.long), torch.zeros(len(rows), most, 4)
         valid = torch.zeros(len(rows), most, dtype=torch.bool)
-        for row, (own, places) in enumerate(rows):
-            labels[row, : len(own)], valid[row, : len(own)] = torch.tensor(own, dtype=torch.long), True
-            boxes[row, : len(own)] = torch.from_numpy(places)
-        device, queries = found.logits.device, found.logits.size(2)
-        loss = detection_loss(found, TrueObjects(labels.to(device), boxes.to(device), valid.to(device)))
-        matched = sum(min(len(own), queries) for own, _ in rows)
+        for row, (ids, truth_boxes) in enumerate(rows):
+            labels[row, : len(ids)], valid[row, : len(ids)] = torch.tensor(ids, dtype=torch.long), True
+            boxes[row, : len(ids)] = torch.from_numpy(truth_boxes)
+        device, queries = detections.logits.device, detections.logits.size(2)
+        loss = detection_loss(detections, TrueObjects(labels.to(device), boxes.to(device), valid.to(device)))
+        matched = sum(min(len(ids), queries) for ids, _ in rows)
         self.classes, self.boxes = self.classes + float(loss.classes), self.boxes + float(loss.boxes)
         self.weights += matched + NO_OBJECT * (len(rows) * queries - matched)
-        self.objects += sum(len(own) for own, _ in rows)
+        self.objects += sum(len(ids) for ids, _ in rows)
 
     def _known(self, truth: TruthBoxes) -> tuple[list[int], np.ndarray]:
         """The ids and boxes, as center and size in shares of the image, of the objects with a known label."""

@@ -93,17 +93,19 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         self.refuse_adapters(requests)
         size, results = batch or self.run.decode.batch, list[DetectResult]()
         for first in range(0, len(requests), size):  # so that few images are in memory
-            asked = requests[first : first + size]
-            images = [load_image(each.image) for each in asked]
-            for objects, image, each in zip(self.detect(images, size), images, asked, strict=True):
-                results.append(DetectResult(self._chosen(objects, each), *image.size))
+            group = requests[first : first + size]
+            images = [load_image(request.image) for request in group]
+            for objects, image, request in zip(self.detect(images, size), images, group, strict=True):
+                results.append(DetectResult(self._chosen(objects, request), *image.size))
         return results
 
     def record(self, request: DetectRequest, result: DetectResult) -> Record:
-        objects = [{"label": each.label, "score": each.score, "box": list(each.box)} for each in result.objects]
+        objects = [
+            {"label": detected.label, "score": detected.score, "box": list(detected.box)} for detected in result.objects
+        ]
         return {"width": result.width, "height": result.height, "objects": objects}
 
-    def answer(self, request: DetectRequest, result: DetectResult) -> DetectResult:
+    def plain_result(self, request: DetectRequest, result: DetectResult) -> DetectResult:
         return result
 
     def is_item(self, x: object) -> bool:
@@ -123,8 +125,8 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
             raise UserError("this model generates no text, so it takes no target; give the image alone")
         pixels = self.image.encode_bytes(load_image(text))
         with record_layers(self.module, layer) as recorder:
-            found = self.model.detect(self.image.collate([pixels]).to(self.device))
-        (objects,) = find_objects(found, [(1, 1)], -1.0)  # boxes in shares of the image
+            detections = self.model.detect(self.image.collate([pixels]).to(self.device))
+        (objects,) = find_objects(detections, [(1, 1)], -1.0)  # boxes in shares of the image
         require_finite([float(objects.scores.sum()), float(objects.boxes.sum())])
         names = [self.labels.names[number] for number in objects.labels.tolist()]
         axes = {
@@ -133,15 +135,19 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         }
         return AttentionView.recorded(recorder, axes, view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[Objects]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, list[Objects]]:
         """The metrics of `evaluate`, and the objects of the data."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        meter, found, truths = self.loss_over(examples)
-        metrics = {"examples": len(truths), "objects": sum(len(each.labels) for each in truths), "loss": meter.loss}
-        unseen = Counter(label for each in truths for label in each.labels if label not in self.labels.ids)
+        meter, predictions, truths = self.loss_over(examples)
+        metrics = {"examples": len(truths), "objects": sum(len(truth.labels) for truth in truths), "loss": meter.loss}
+        unseen = Counter(label for truth in truths for label in truth.labels if label not in self.labels.ids)
         listed = ", ".join(f"{label} ({count})" for label, count in unseen.items())
-        return metrics | detection_metrics(truths, found) | ({"unseen_labels": listed} if listed else {}), None, truths
+        return (
+            metrics | detection_metrics(truths, predictions) | ({"unseen_labels": listed} if listed else {}),
+            None,
+            truths,
+        )
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -154,15 +160,15 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         default = self.run.decode
         threshold = default.threshold if request.threshold is None else request.threshold
         top = default.top if request.top is None else request.top
-        return tuple(each for each in objects[:top] if each.score >= threshold)
+        return tuple(detected for detected in objects[:top] if detected.score >= threshold)
 
     def detect(self, images: Sequence[Any], batch: int | None = None) -> list[list[DetectedObject]]:
         """All objects of upright images, whatever their score; the likeliest first."""
-        found = list[list[DetectedObject]]()
+        predictions = list[list[DetectedObject]]()
         for first, arrays in self._batches(images, batch):
             sizes = [image.size for image in images[first : first + len(arrays)]]
-            found += self._objects(self._run(arrays), sizes)
-        return found
+            predictions += self._objects(self._run(arrays), sizes)
+        return predictions
 
     def _batches(self, images: Sequence[Any], batch: int | None) -> Iterator[tuple[int, list[Any]]]:
         """The arrays of neighboring images of one size: padding would change features of frozen norms."""
@@ -181,35 +187,37 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return self.model.detect(self.image.collate(arrays).to(self.device))
 
     def _objects(self, detections: Any, sizes: Sequence[tuple[int, int]]) -> list[list[DetectedObject]]:
-        found = []
-        for each, (width, height) in zip(find_objects(detections, sizes, -1.0), sizes, strict=True):
-            require_finite([float(each.scores.sum()), float(each.boxes.sum())])
+        predictions = []
+        for image_objects, (width, height) in zip(find_objects(detections, sizes, -1.0), sizes, strict=True):
+            require_finite([float(image_objects.scores.sum()), float(image_objects.boxes.sum())])
             limits = torch.tensor([width, height, width, height])
-            order = each.scores.sort(descending=True, stable=True).indices
+            order = image_objects.scores.sort(descending=True, stable=True).indices
             table = zip(
-                each.labels[order].tolist(),
-                each.scores[order].tolist(),
-                each.boxes.clamp(min=0).minimum(limits)[order].tolist(),
+                image_objects.labels[order].tolist(),
+                image_objects.scores[order].tolist(),
+                image_objects.boxes.clamp(min=0).minimum(limits)[order].tolist(),
                 strict=True,
             )
-            found.append([DetectedObject(self.labels.names[label], score, tuple(box)) for label, score, box in table])
-        return found
+            predictions.append(
+                [DetectedObject(self.labels.names[label], score, tuple(box)) for label, score, box in table]
+            )
+        return predictions
 
     def loss_over(self, examples: Source) -> tuple[LossMeter, list[list[DetectedObject]], list[Objects]]:
         """The loss, the 100 likeliest objects of each image, and the true ones."""
-        meter, found, truths = LossMeter(self.labels), list[list[DetectedObject]](), list[Objects]()
+        meter, predictions, truths = LossMeter(self.labels), list[list[DetectedObject]](), list[Objects]()
         size = self.run.decode.batch
         for first in range(0, len(examples), size):
             rows = [examples[index] for index in range(first, min(first + size, len(examples)))]
-            images, own = [load_image(raw) for raw, _ in rows], [objects for _, objects in rows]
+            images, batch_truths = [load_image(raw) for raw, _ in rows], [objects for _, objects in rows]
             for start, arrays in self._batches(images, None):
-                part = own[start : start + len(arrays)]
+                part = batch_truths[start : start + len(arrays)]
                 detections = self._run(arrays)
                 meter.add(detections, part)
                 sizes = [image.size for image in images[start : start + len(arrays)]]
-                found += [each[:100] for each in self._objects(detections, sizes)]
-            truths += own
-        return meter, found, truths
+                predictions += [image_objects[:100] for image_objects in self._objects(detections, sizes)]
+            truths += batch_truths
+        return meter, predictions, truths
 
 
 class DetectJob(TrainingJob):
@@ -229,12 +237,12 @@ class DetectJob(TrainingJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        meter, found, truths = self.predictor.loss_over(self.splits["valid"])
-        metrics = detection_metrics(truths, found)
+        meter, predictions, truths = self.predictor.loss_over(self.splits["valid"])
+        metrics = detection_metrics(truths, predictions)
         return {"loss": meter.loss, "ap": metrics.get("ap", 0.0), "ap50": metrics.get("ap50", 0.0)}
 
     def describe_data(self) -> list[str]:
-        labels = (f"{name}: {describe_labels(label_counts(each))}" for name, each in self.splits.items())
+        labels = (f"{name}: {describe_labels(label_counts(examples))}" for name, examples in self.splits.items())
         return [*super().describe_data(), *labels, *self._size_fact()]
 
     def _size_fact(self) -> list[str]:
@@ -251,16 +259,16 @@ class DetectJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> DetectJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> DetectJob:
     """Open the data and collect the labels; writes no file."""
     splits = open_splits(run, data_split)
     source = box_source(splits["train"])
     labels = source.labels
     if not len(labels):
         raise UserError(f"data.train: {source.name} has no box to learn from; give images with boxes")
-    former = kept_labels(kept, LABEL)
-    labels = labels.in_order_of(former) if former else labels
-    image = kept.get(IMAGE)
+    saved_labels = kept_labels(processors, LABEL)
+    labels = labels.in_order_of(saved_labels) if saved_labels else labels
+    image = processors.get(IMAGE)
     new = image_processor(run.data)
     image = replace(image, color=new.color, erase=new.erase) if isinstance(image, ImageProcessor) else new
     boxes = BoxProcessor(categories=tuple(source.categories[label] for label in labels))
@@ -279,8 +287,8 @@ def image_processor(data: DetectData) -> ImageProcessor:
 
 def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
     """The predictor of a run folder, without the weights."""
-    kept = load_processors(folder)
-    image, boxes, labels = kept.get(IMAGE), kept.get(BOXES), kept_labels(kept, LABEL)
+    processors = load_processors(folder)
+    image, boxes, labels = processors.get(IMAGE), processors.get(BOXES), kept_labels(processors, LABEL)
     if not isinstance(image, ImageProcessor) or not isinstance(boxes, BoxProcessor) or labels is None:
         raise UserError(f"{folder} lacks its processor of images, boxes or labels; restore it, or train the run again")
     return DetectPredictor(run, build_model(run), image, boxes, labels, device)
@@ -298,11 +306,11 @@ def size_without_data(run: Run) -> Run:
     return with_model_settings(run, labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes."""
     data = run.data
     embedded = lambda: make_scenes(data.examples)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: boxed_images(files, data), embedded, "images/,test.json")
+    return open_split(run, split, files, lambda files: boxed_images(files, data), embedded, "images/,test.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,18 +322,20 @@ class FoundObjects:
     boxes: Tensor  # (objects, 4): left, top, right, bottom in pixels
 
 
-def find_objects(found: Detections, sizes: Sequence[tuple[int, int]], threshold: float = 0.5) -> list[FoundObjects]:
+def find_objects(
+    detections: Detections, sizes: Sequence[tuple[int, int]], threshold: float = 0.5
+) -> list[FoundObjects]:
     """The objects with a score above the threshold; `sizes` are the (width, height) of the original images.
 
     The score is the probability of the most likely class other than "no object". Everything is on the CPU.
     """
-    scores, labels = found.logits[-1].float().softmax(-1)[..., :-1].max(-1)
-    shares = corners(found.boxes[-1].float())
+    scores, labels = detections.logits[-1].float().softmax(-1)[..., :-1].max(-1)
+    shares = corners(detections.boxes[-1].float())
     table = torch.cat([labels[..., None].float(), scores[..., None], shares], -1).cpu()  # one transfer
     pixels = torch.tensor([[*size, *size] for size in sizes], dtype=torch.float32)[:, None]
     boxes = table[..., 2:] * pixels
-    kept = table[..., 1] > threshold
+    above = table[..., 1] > threshold
     return [
         FoundObjects(row[keep, 0].long(), row[keep, 1], box[keep])
-        for row, box, keep in zip(table, boxes, kept, strict=True)
+        for row, box, keep in zip(table, boxes, above, strict=True)
     ]

@@ -31,7 +31,10 @@ def make_requests(
     """A request for every text, all with these settings."""
     shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
     shared |= {"strategy": strategy, "rules": TokenRules.of(settings), "details": details}
-    return [TranslateRequest(text, **shared, **each._asdict()) for text, each in zip(texts, constraints, strict=True)]
+    return [
+        TranslateRequest(text, **shared, **constraint._asdict())
+        for text, constraint in zip(texts, constraints, strict=True)
+    ]
 
 
 def changed_settings(
@@ -40,25 +43,25 @@ def changed_settings(
     batch: int | None,
     names: tuple[str, ...] = REQUEST_SETTINGS,
 ) -> dict[str, object]:
-    """What requests with one strategy change in the run's decode.*, with the phrases of all requests.
+    """The changes to the decode.* of the run by requests with one strategy, with the phrases of all requests.
 
     `names` are the fields of a request that are decode.*.
     """
     first = requests[0]
-    own = {name: getattr(first, name) for name in names}
-    given = {key: each for key, each in (own | {"batch": batch}).items() if each is not None}
-    changes = strategy_settings(first.strategy) | rule_settings(first.rules, type(run)) | given
+    fields = {name: getattr(first, name) for name in names} | {"batch": batch}
+    changed = {name: value for name, value in fields.items() if value is not None}
+    changes = strategy_settings(first.strategy) | rule_settings(first.rules, type(run)) | changed
     for name in ("include", "exclude"):
-        phrases = [getattr(each, name) for each in requests]
-        if any(each is not None for each in phrases):
-            changes[name] = tuple(chain(*(getattr(run, name) if each is None else each for each in phrases)))
+        phrases = [getattr(request, name) for request in requests]
+        if any(group is not None for group in phrases):
+            changes[name] = tuple(chain(*(getattr(run, name) if group is None else group for group in phrases)))
     return changes
 
 
 def constraints_of(
     request: TranslateRequest | TranscribeRequest | CaptionRequest | MultitaskRequest, run: Seq2SeqDecode
 ) -> ConstraintRequest:
-    """The constraints of a request; those that it leaves out are the run's."""
+    """The constraints of a request; missing ones come from the run."""
     return ConstraintRequest(
         run.prefix if request.prefix is None else request.prefix,
         run.include if request.include is None else request.include,
@@ -67,7 +70,7 @@ def constraints_of(
 
 
 @dataclass(frozen=True)
-class Trace:
+class TranslationTrace:
     """Log-probabilities and alignment of a finished hypothesis, from one more forward pass."""
 
     logprobs: list[float]  # of every target token and of END
@@ -77,12 +80,18 @@ class Trace:
 
 
 def translate_result(
-    texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], constraints: Constraints, details: bool
+    texts: list[str],
+    hypotheses: list[Hypothesis],
+    traces: Sequence[TranslationTrace],
+    constraints: Constraints,
+    details: bool,
 ) -> TranslateResult:
     """The result of one text. `traces` is empty without details."""
-    nbest = [make_translation(text, each, constraints) for text, each in zip(texts, hypotheses, strict=True)]
+    nbest = [
+        make_translation(text, hypothesis, constraints) for text, hypothesis in zip(texts, hypotheses, strict=True)
+    ]
     if details:
-        nbest = [_traced(own, trace) for own, trace in zip(nbest, traces, strict=True)]
+        nbest = [_with_trace(translation, trace) for translation, trace in zip(nbest, traces, strict=True)]
     best = nbest[0] if nbest else Translation("", missing=tuple(constraints.missing("")))
     lacks_phrase = best.missing and not details  # details list them
     return TranslateResult(
@@ -95,55 +104,55 @@ def translate_result(
 
 def make_translation(text: str, hypothesis: Hypothesis, constraints: Constraints) -> Translation:
     """A hypothesis as a translation, without its tokens and alignments."""
-    given = len(constraints.prefix)
+    prefix = len(constraints.prefix)
     return Translation(
         text,
         hypothesis.score,
         hypothesis.logprob,
         hypothesis.ended,
-        given=given,
+        given=prefix,
         missing=tuple(constraints.missing(text)),
-        length=len(hypothesis.tokens) + hypothesis.ended - given,
+        length=len(hypothesis.tokens) + hypothesis.ended - prefix,
     )
 
 
-def _traced(own: Translation, trace: Trace) -> Translation:
+def _with_trace(translation: Translation, trace: TranslationTrace) -> Translation:
     aligned = word_alignment(trace.alignment, trace.source, trace.target)
     tokens = {
         "pieces": tuple(trace.target),
-        "logprobs": tuple(trace.logprobs[: len(trace.target) + bool(own.ended)]),
+        "logprobs": tuple(trace.logprobs[: len(trace.target) + bool(translation.ended)]),
         "alignment": tuple(trace.alignment),
         "word_alignment": tuple((i, j) for i, j in aligned),
     }
-    return Translation(**{**vars(own), **tokens})
+    return Translation(**{**vars(translation), **tokens})
 
 
 def join_sentences(sources: list[str], results: list[TranslateResult], length_penalty: float) -> TranslateResult:
     """The result of a text from the results of its sentences."""
-    filled = [each for each in results if each.score is not None]
+    filled = [result for result in results if result.score is not None]
     if not filled:
         return TranslateResult(**{**vars(results[0]), "sentences": tuple(results)})
-    logprob = sum(each.logprob or 0.0 for each in filled)
-    length = sum(each.length for each in filled)
+    logprob = sum(result.logprob or 0.0 for result in filled)
+    length = sum(result.length for result in filled)
     alignment: list[int] = []
     words: list[tuple[int, int]] = []
     tokens, source_words, target_words = 0, 0, 0
-    for source, each in zip(sources, results, strict=True):
-        alignment += [i + tokens for i in each.alignment]
-        words += [(i + source_words, j + target_words) for i, j in each.word_alignment]
-        tokens += len(each.source_pieces)
-        source_words, target_words = source_words + len(source.split()), target_words + len(each.text.split())
+    for source, result in zip(sources, results, strict=True):
+        alignment += [i + tokens for i in result.alignment]
+        words += [(i + source_words, j + target_words) for i, j in result.word_alignment]
+        tokens += len(result.source_pieces)
+        source_words, target_words = source_words + len(source.split()), target_words + len(result.text.split())
     return TranslateResult(
-        text=" ".join(each.text for each in filled if each.text),
+        text=" ".join(result.text for result in filled if result.text),
         score=logprob / max(length, 1) ** length_penalty,
         logprob=logprob,
-        ended=all(each.ended for each in filled),
-        pieces=tuple(piece for each in filled for piece in each.pieces),
-        logprobs=tuple(value for each in filled for value in each.logprobs),
+        ended=all(result.ended for result in filled),
+        pieces=tuple(token for result in filled for token in result.pieces),
+        logprobs=tuple(value for result in filled for value in result.logprobs),
         given=filled[0].given,
         alignment=tuple(alignment),
         word_alignment=tuple(words),
         length=length,
-        source_pieces=tuple(piece for each in filled for piece in each.source_pieces),
+        source_pieces=tuple(token for result in filled for token in result.source_pieces),
         sentences=tuple(results),
     )

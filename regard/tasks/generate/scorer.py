@@ -1,4 +1,4 @@
-"""What a translation model says about given targets: probabilities, attention weights and word alignments."""
+"""Scores of known targets by a translation model: probabilities, attention weights and word alignments."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -19,13 +19,13 @@ from ...families.protocols import Seq2SeqModel, as_module
 from ...look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers
 from ..base import view_title
 from ..notices import require_finite
-from ..predictor import Answer
+from ..predictor import PlainResult
 from ..texts import as_pairs, as_text
-from .results import Trace
+from .results import TranslationTrace
 from .seq2seq import TextSourceGeneration
 from .views import logits
 
-START, END = "□", "■"  # how details and pictures show them
+START, END = "□", "■"  # their symbols in details and pictures
 ALIGN_CHUNK = 256  # pairs that are aligned together
 TRACE_BATCH = 16  # targets of a batch whose attention weights are all kept in memory
 
@@ -35,19 +35,19 @@ class Scorer(TextSourceGeneration):
 
     def score(
         self, sources: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
-    ) -> Answer:
+    ) -> PlainResult:
         """ln P(target | source), END included; with details also per token."""
         if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets], details)[0]
         sources, targets = as_pairs(sources, targets, ("source", "target"))
-        logprobs = self.logprobs(self.source.encode(sources), wanted := self.target.encode(targets))
-        totals = [sum(each) for each in logprobs]
+        logprobs = self.logprobs(self.source.encode(sources), target_ids := self.target.encode(targets))
+        totals = [sum(tokens) for tokens in logprobs]
         require_finite(totals)
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": each}
-            for total, ids, each in zip(totals, wanted, logprobs, strict=True)
+            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": tokens}
+            for total, ids, tokens in zip(totals, target_ids, logprobs, strict=True)
         ]
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
@@ -58,8 +58,8 @@ class Scorer(TextSourceGeneration):
             target_ids = self.target.encode([as_text(target, "target")])[0]
         else:
             requests, settings = parse_constraints(1, {"nbest": 1}, self.decode_settings)
-            (found,) = self.generate([text], settings, self.constraints(requests, settings))
-            target_ids = found[0].tokens if found else []
+            (hypotheses,) = self.generate([text], settings, self.constraints(requests, settings))
+            target_ids = hypotheses[0].tokens if hypotheses else []
         source_ids = self.source.encode([text])[0]
         with record_layers(as_module(self._first_member), layer) as recorder:
             (logprobs,) = self._target_logprobs([source_ids], [target_ids])
@@ -67,28 +67,30 @@ class Scorer(TextSourceGeneration):
         return AttentionView.recorded(recorder, axes, view_title(self.run), logprobs)
 
     def align(
-        self, sources: Sequence[str], targets: Sequence[str], kind: Symmetrization = "grow-diag-final-and"
+        self, sources: Sequence[str], targets: Sequence[str], symmetrization: Symmetrization = "grow-diag-final-and"
     ) -> list[Links]:
         """Links between the white-space separated words of texts and their translations, by cross-attention."""
         sources, targets = as_pairs(sources, targets, ("source", "target"))
         encoded = self.source.encode(sources), self.target.encode(targets)
-        return [attention_links(view, kind) for _, view in self._views(*encoded)]
+        return [attention_links(view, symmetrization) for _, view in self._views(*encoded)]
 
-    def align_chunks(self, pairs: Iterable[tuple[str, str]], kind: Symmetrization) -> Iterator[Links]:
-        """`align` for any number of pairs, of which few are in memory."""
+    def align_chunks(self, pairs: Iterable[tuple[str, str]], symmetrization: Symmetrization) -> Iterator[Links]:
+        """`align` for any number of pairs; few of them are in memory at a time."""
         while chunk := list(islice(pairs := iter(pairs), ALIGN_CHUNK)):
-            yield from self.align([source for source, _ in chunk], [target for _, target in chunk], kind)
+            yield from self.align([source for source, _ in chunk], [target for _, target in chunk], symmetrization)
 
     @torch.no_grad()
     def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """The log-probability of every token of known targets and of END, in one forward pass."""
-        found: list[list[float]] = [[] for _ in sources]
+        rows: list[list[float]] = [[] for _ in sources]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for indices in sorted_batches(lengths, rows=self.run.decode.batch):
-            own = [targets[i] for i in indices]
-            for i, row in zip(indices, self._target_logprobs([sources[i] for i in indices], own), strict=True):
-                found[i] = row
-        return found
+            batch_targets = [targets[i] for i in indices]
+            for i, row in zip(
+                indices, self._target_logprobs([sources[i] for i in indices], batch_targets), strict=True
+            ):
+                rows[i] = row
+        return rows
 
     def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         batch = self.pair(sources, targets)
@@ -126,16 +128,19 @@ class Scorer(TextSourceGeneration):
         logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
         return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
 
-    def traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
+    def traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[TranslationTrace]:
         """Log-probabilities and alignments of finished targets, from one more forward pass."""
         if not sources:
             return []
-        return [Trace(logprobs, *view.texts(), view.alignment()) for logprobs, view in self._views(sources, targets)]
+        return [
+            TranslationTrace(logprobs, *view.texts(), view.alignment())
+            for logprobs, view in self._views(sources, targets)
+        ]
 
     @torch.no_grad()
     def _views(self, sources: list[list[int]], targets: list[list[int]]) -> Iterator[tuple[list[float], AttentionView]]:
         """The log-probabilities of known targets, and their cross-attention, in order."""
-        found: dict[int, tuple[list[float], AttentionView]] = {}
+        views: dict[int, tuple[list[float], AttentionView]] = {}
         model = as_module(self._first_member)
         sites = [site for site in attention_sites(model) if site.kind == "cross"]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
@@ -145,16 +150,16 @@ class Scorer(TextSourceGeneration):
             cross = [(site, maps[site.path].cpu()) for site in sites]
             for row, i in enumerate(indices):
                 layers = [(site, weights[row]) for site, weights in cross]
-                found[i] = logprobs[row], AttentionView.of(layers, self.view_axes(sources[i], targets[i]))
-        return (found[i] for i in range(len(sources)))
+                views[i] = logprobs[row], AttentionView.of(layers, self.view_axes(sources[i], targets[i]))
+        return (views[i] for i in range(len(sources)))
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
-        """The axes of attention: what the encoder reads, what the decoder writes, what it has read before that."""
-        pieces = self.target.pieces(target)
+        """The axes of attention: the tokens of the source, of the target, and of the prefix that the decoder reads."""
+        tokens = self.target.pieces(target)
         return {
             "source": ViewAxis.of_tokens("source", [*self.source.pieces(source), END], ended=True),
-            "target": ViewAxis.of_tokens("target", [*pieces, END], ended=True),
-            "prefix": ViewAxis.of_tokens("token", [START, *pieces]),
+            "target": ViewAxis.of_tokens("target", [*tokens, END], ended=True),
+            "prefix": ViewAxis.of_tokens("token", [START, *tokens]),
         }
 
     @property
@@ -164,7 +169,7 @@ class Scorer(TextSourceGeneration):
         return first
 
 
-def attention_links(view: AttentionView, kind: Symmetrization) -> Links:
+def attention_links(view: AttentionView, symmetrization: Symmetrization) -> Links:
     """Links between words, by the layer in which source and target words choose each other most often.
 
     The weights of a layer are averaged over its heads and over the tokens of a target word, and added over those of a
@@ -173,24 +178,24 @@ def attention_links(view: AttentionView, kind: Symmetrization) -> Links:
     """
     source, target = (word_of_token(labels) for labels in view.texts())
     layers = [weights.mean(0) for weights in view.cross_layers()]
-    chosen = [_choices(_word_weights(each, source, target)) for each in layers]
-    return symmetrize(*max(chosen, key=_agreement), kind)  # the first of equal layers
+    chosen = [_choices(_word_weights(layer, source, target)) for layer in layers]
+    return symmetrize(*max(chosen, key=_agreement), symmetrization)  # the first of equal layers
 
 
 def _word_weights(weights: Tensor, source: Sequence[int | None], target: Sequence[int | None]) -> Tensor:
     """(target words, source words) of the weights (target tokens, source tokens)."""
     sources, targets = _membership(source, weights), _membership(target, weights)
-    kept = weights[: len(target), : len(source)]
-    return (targets @ kept @ sources.T) / targets.sum(1, keepdim=True).clamp(min=1)
+    token_weights = weights[: len(target), : len(source)]
+    return (targets @ token_weights @ sources.T) / targets.sum(1, keepdim=True).clamp(min=1)
 
 
 def _membership(words: Sequence[int | None], like: Tensor) -> Tensor:
     """(words, tokens): 1 where a token belongs to a word."""
-    found = like.new_zeros(max((word for word in words if word is not None), default=-1) + 1, len(words))
+    table = like.new_zeros(max((word for word in words if word is not None), default=-1) + 1, len(words))
     for token, word in enumerate(words):
         if word is not None:
-            found[word, token] = 1
-    return found
+            table[word, token] = 1
+    return table
 
 
 def _choices(weights: Tensor) -> tuple[Links, Links]:

@@ -26,16 +26,16 @@ from ..texts import as_text
 from .base import TextGeneration, refuse_several
 
 NO_CONSTRAINTS = Constraints()
-SourceItem = TypeVar("SourceItem")  # what is encoded: a text, or the frames of a recording
+SourceItem = TypeVar("SourceItem")  # an encoder input: a text, or the frames of a recording
 
 
 class SourceInputs(NamedTuple):
-    """What the encoder reads, without padding."""
+    """The encoder inputs of one item, without padding."""
 
     inputs: Inputs
     max_tokens: int  # of the output, if decode.max_tokens is 0
-    key: str | None = None  # samples depend on it; None: on the inputs themselves
-    prompt: tuple[int, ...] = ()  # what the decoder reads after START
+    key: str | None = None  # seeds sampling; None: the inputs do
+    prompt: tuple[int, ...] = ()  # tokens that the decoder reads after START
 
 
 class SourceGeneration(TextGeneration, Generic[SourceItem]):
@@ -62,12 +62,12 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
     def _positions(self) -> int | None:
         return smallest_context(as_module(self.model))  # cached, because it visits every module
 
-    def refuse_long(self, rows: Sequence[Sequence[int]], what: str = "a text") -> None:
+    def refuse_long(self, rows: Sequence[Sequence[int]], name: str = "a text") -> None:
         """Refuse rows, given without END, that are longer than the model's positions."""
         longest = max(map(len, rows), default=0) + 1
         if (context := self.context) is not None and longest > context:
             raise UserError(
-                f"{what} has {longest:,} tokens with END and the model has {context:,} positions; "
+                f"{name} has {longest:,} tokens with END and the model has {context:,} positions; "
                 "shorten it, set decode.split=true, or train with more (model.positions.tokens)"
             )
 
@@ -75,7 +75,7 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
         """The constraints of each target; None if no target has any."""
         if not any(map(any, requests)):
             return None
-        encoded = {each: self.constraint_tokenizer.encode(*each) for each in dict.fromkeys(requests)}
+        encoded = {request: self.constraint_tokenizer.encode(*request) for request in dict.fromkeys(requests)}
         for constraints in encoded.values():
             self.refuse_long([[*constraints.prefix, self.target.end]], "decode.prefix with one more token")
             needed = constraints.min_tokens
@@ -84,40 +84,46 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
                     f"decode.include takes {needed} tokens and END, and decode.max_tokens is {settings.max_tokens}; "
                     f"raise it to {needed + 1} or more"
                 )
-        return [encoded[each] for each in requests]
+        return [encoded[request] for request in requests]
 
     def generate(
         self, items: Sequence[SourceItem], settings: Seq2SeqDecode, constraints: list[Constraints] | None
     ) -> list[list[Hypothesis]]:
-        """Search; repeat where an excluded phrase has a new spelling or a required phrase is impossible."""
-        found = self.search(items, settings, constraints)
-        todo = {i: each for i, each in enumerate(constraints or ()) if each.include or each.exclude}
+        """Search; search again where an excluded phrase appears in other tokens or a required phrase is impossible."""
+        hypotheses = self.search(items, settings, constraints)
+        pending = {
+            i: constraint for i, constraint in enumerate(constraints or ()) if constraint.include or constraint.exclude
+        }
         for _ in range(MAX_SEARCHES):
             revised = {
-                i: self.constraint_tokenizer.revise(each, [best.tokens for best in found[i]])
-                for i, each in todo.items()
+                i: self.constraint_tokenizer.revise(constraint, [best.tokens for best in hypotheses[i]])
+                for i, constraint in pending.items()
             }
-            todo = {i: each for i, each in revised.items() if each is not None}
-            if not todo:
-                return found
-            again = self.search([items[i] for i in todo], settings, list(todo.values()))
-            for i, best in zip(todo, again, strict=True):
-                found[i] = best
-        for i, each in todo.items():  # no result is better than an excluded phrase
-            found[i] = [best for best in found[i] if each.allows(self.target.decode([best.tokens])[0])]
-        return found
+            pending = {i: constraint for i, constraint in revised.items() if constraint is not None}
+            if not pending:
+                return hypotheses
+            again = self.search([items[i] for i in pending], settings, list(pending.values()))
+            for i, best in zip(pending, again, strict=True):
+                hypotheses[i] = best
+        for i, constraint in pending.items():  # an excluded phrase is worse than no result
+            hypotheses[i] = [best for best in hypotheses[i] if constraint.allows(self.target.decode([best.tokens])[0])]
+        return hypotheses
 
     def search(
         self, items: Sequence[SourceItem], settings: Seq2SeqDecode, constraints: list[Constraints] | None = None
     ) -> list[list[Hypothesis]]:
         """The hypotheses of every item, with their prefixes; none for an empty item."""
         filled = [i for i, item in enumerate(items) if not self.is_empty(item)]
-        own = [constraints[i] if constraints else NO_CONSTRAINTS for i in filled]
-        requests = self.source_requests([items[i] for i in filled], settings, own)
-        found: list[list[Hypothesis]] = [[] for _ in items]
-        for i, each, best in zip(filled, own, self.run_requests(requests, settings), strict=True):
-            found[i] = [replace(one, tokens=[*each.prefix, *one.tokens]) for one in best] if each.prefix else best
-        return found
+        item_constraints = [constraints[i] if constraints else NO_CONSTRAINTS for i in filled]
+        requests = self.source_requests([items[i] for i in filled], settings, item_constraints)
+        hypotheses: list[list[Hypothesis]] = [[] for _ in items]
+        for i, constraint, best in zip(filled, item_constraints, self.run_requests(requests, settings), strict=True):
+            hypotheses[i] = (
+                [replace(hypothesis, tokens=[*constraint.prefix, *hypothesis.tokens]) for hypothesis in best]
+                if constraint.prefix
+                else best
+            )
+        return hypotheses
 
     def source_requests(
         self, items: Sequence[SourceItem], settings: Seq2SeqDecode, constraints: list[Constraints]
@@ -125,17 +131,17 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
         strategy, rules = self.strategy(settings), self.rules(settings)
         return [
             SearchRequest(
-                (self.target.start, *source.prompt, *own.prefix),
+                (self.target.start, *source.prompt, *constraint.prefix),
                 source.inputs,
                 strategy,
-                self._limit(source.max_tokens, settings, own),
+                self._limit(source.max_tokens, settings, constraint),
                 repetition_penalty=settings.repetition_penalty,
-                constraints=own,
+                constraints=constraint,
                 key=source.key,
                 rules=rules,
                 min_tokens=settings.min_tokens,
             )
-            for source, own in zip(self.sources(items), constraints, strict=True)
+            for source, constraint in zip(self.sources(items), constraints, strict=True)
         ]
 
     def _limit(self, tokens: int, settings: Seq2SeqDecode, constraints: Constraints) -> int:
@@ -143,10 +149,13 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
         limit = settings.max_tokens or max(tokens + constraints.min_tokens, settings.min_tokens + 1)
         return limit if self.context is None else min(limit, self.context - 1 - len(constraints.prefix))  # START
 
-    def target_texts(self, found: Sequence[Hypothesis]) -> list[str]:
+    def target_texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
         """The texts of hypotheses. Bytes that only begin a character, where a limit cut it, are left out."""
-        texts = self.target.decode([one.tokens for one in found])
-        return [without_incomplete(text, self.target, one.tokens) for text, one in zip(texts, found, strict=True)]
+        texts = self.target.decode([hypothesis.tokens for hypothesis in hypotheses])
+        return [
+            without_incomplete(text, self.target, hypothesis.tokens)
+            for text, hypothesis in zip(texts, hypotheses, strict=True)
+        ]
 
     def decode_settings(self, decode: Mapping[str, object]) -> Seq2SeqDecode:
         """The run's decode.*, changed by `decode`."""
@@ -188,8 +197,8 @@ class TextSourceGeneration(SourceGeneration[str]):
         self, texts: list[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None
     ) -> Iterator[str]:
         space = False
-        for text, own in zip(texts, constraints or [NO_CONSTRAINTS] * len(texts), strict=True):
-            for part in self._stream_one(text, settings, own) if text.strip() else ():
+        for text, constraint in zip(texts, constraints or [NO_CONSTRAINTS] * len(texts), strict=True):
+            for part in self._stream_one(text, settings, constraint) if text.strip() else ():
                 yield " " + part if space else part
                 space = False
             space = True
@@ -197,7 +206,7 @@ class TextSourceGeneration(SourceGeneration[str]):
     def _stream_one(self, text: str, settings: Seq2SeqDecode, constraints: Constraints) -> Iterator[str]:
         detokenizer = IncrementalDetokenizer(self.target.decode, (), ())
         if settings.kind == "beam" or constraints.include or constraints.exclude:
-            (found,) = self.generate([text], settings, [constraints])
+            (hypotheses,) = self.generate([text], settings, [constraints])
         else:
             (request,) = self.source_requests([text], settings, [constraints])
             handle = self.start_stream(request, settings)
@@ -205,10 +214,10 @@ class TextSourceGeneration(SourceGeneration[str]):
                 if part := detokenizer.add(token):
                     yield part
             best = self.explain_empty(request, handle.result())
-            found = [replace(one, tokens=[*constraints.prefix, *one.tokens]) for one in best]
-        whole = self.target_texts(found[:1])
-        warn_once(map(missing_phrase, constraints.missing("".join(whole))[:1]), 1)
-        yield from filter(None, (each[detokenizer.emitted :] for each in whole))
+            hypotheses = [replace(hypothesis, tokens=[*constraints.prefix, *hypothesis.tokens]) for hypothesis in best]
+        texts = self.target_texts(hypotheses[:1])
+        warn_once(map(missing_phrase, constraints.missing("".join(texts))[:1]), 1)
+        yield from filter(None, (output[detokenizer.emitted :] for output in texts))
 
     def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
         """Sources and targets as a batch on the device."""

@@ -15,7 +15,7 @@ from ...look import AttentionView, ViewAxis, Which, attention_sites, record_atte
 from ...parts import Encoded, Inputs
 from ...processors.text.tokenizers import Tokenizer
 
-END, START = "■", "□"  # how details and pictures show the two
+END, START = "■", "□"  # their symbols in details and pictures
 
 
 @torch.no_grad()
@@ -58,11 +58,11 @@ def trace_target(
 
 def target_axes(tokenizer: Tokenizer, tokens: Sequence[int], prompt: Sequence[int]) -> dict[str, ViewAxis]:
     """The tokens that are written, and those that the decoder reads."""
-    pieces = tokenizer.pieces(tokens)
-    read = [START if token == tokenizer.start else tokenizer.pieces([token])[0] for token in prompt]
+    target_tokens = tokenizer.pieces(tokens)
+    prefix = [START if token == tokenizer.start else tokenizer.pieces([token])[0] for token in prompt]
     return {
-        "target": ViewAxis.of_tokens("target", [*pieces, END], ended=True),
-        "prefix": ViewAxis.of_tokens("token", [*read, *pieces]),
+        "target": ViewAxis.of_tokens("target", [*target_tokens, END], ended=True),
+        "prefix": ViewAxis.of_tokens("token", [*prefix, *target_tokens]),
     }
 
 
@@ -70,8 +70,8 @@ def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
     """For a known target: (tokens, vocab) of the valid tokens of padded rows, (rows, width, vocab) of packed rows."""
     if isinstance(model, Ensemble):
         return mean_logprobs([logits(member, batch) for member in model.members])
-    states, kept = decoder_states(model, batch), batch["labels"].positions
-    return model.logits(states if kept is None else states.flatten(0, 1)[kept])
+    states, positions = decoder_states(model, batch), batch["labels"].positions
+    return model.logits(states if positions is None else states.flatten(0, 1)[positions])
 
 
 def decoder_states(model: Seq2SeqModel, batch: Batch) -> Tensor:

@@ -19,12 +19,12 @@ SCORES: dict[Kind, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str,
     "single_label": ("accuracy", label_metrics),
     "multi_label": ("micro_f1", multi_label_metrics),
     "regression": ("rmse", regression_metrics),
-}  # the metric that baselines are compared by, and where it comes from
+}  # the metric that compares baselines, and its function
 
 
-def baseline_score(kind: Kind, predicted: Sequence[Any], references: Sequence[Any]) -> float:
-    """The metric that baselines of this kind of problem are compared by."""
-    name, metrics = SCORES[kind]
+def baseline_score(problem: Kind, predicted: Sequence[Any], references: Sequence[Any]) -> float:
+    """The metric that compares baselines of this problem type."""
+    name, metrics = SCORES[problem]
     return float(metrics(predicted, references)[name])
 
 
@@ -34,21 +34,21 @@ def baseline_text(example: Sequence[Any]) -> str:
     return " ".join([text, *(f"2_{word}" for pair in example[2:] for word in pair.split())])
 
 
-def _targets(examples: Iterable[Sequence[Any]], kind: Kind) -> list[Any]:
-    return [float(each[1]) if kind == "regression" else each[1] for each in examples]
+def _targets(examples: Iterable[Sequence[Any]], problem: Kind) -> list[Any]:
+    return [float(example[1]) if problem == "regression" else example[1] for example in examples]
 
 
-def fit_bag_of_words(kind: Kind, train: Source, valid: Source | None) -> BagOfWords:
+def fit_bag_of_words(problem: Kind, train: Source, valid: Source | None) -> BagOfWords:
     """A bag of words of the first training examples; the strength is the better one on validation data."""
     some = train[:MAX_EXAMPLES]
-    texts, targets = [baseline_text(each) for each in some], _targets(some, kind)
+    texts, targets = [baseline_text(example) for example in some], _targets(some, problem)
     if valid is None:
-        return next(BagOfWords.fits(texts, targets, kind, (USUAL_STRENGTH,)))
+        return next(BagOfWords.fits(texts, targets, problem, (USUAL_STRENGTH,)))
     held = valid[:MAX_EXAMPLES]
-    inputs, references = [baseline_text(each) for each in held], _targets(held, kind)
-    sign = -1 if kind == "regression" else 1
-    found = BagOfWords.fits(texts, targets, kind, STRENGTHS)
-    return max(found, key=lambda each: sign * baseline_score(kind, each.predict(inputs), references))
+    inputs, references = [baseline_text(example) for example in held], _targets(held, problem)
+    sign = -1 if problem == "regression" else 1
+    candidates = BagOfWords.fits(texts, targets, problem, STRENGTHS)
+    return max(candidates, key=lambda model: sign * baseline_score(problem, model.predict(inputs), references))
 
 
 class StoredBaseline:
@@ -62,9 +62,9 @@ class StoredBaseline:
         path = None if self.folder is None else self.folder / FILE
         return BagOfWords.load(path) if path is not None and path.exists() else None
 
-    def score(self, examples: Sequence[Sequence[Any]], kind: Kind) -> dict[str, float]:
+    def score(self, examples: Sequence[Sequence[Any]], problem: Kind) -> dict[str, float]:
         """Its score on these examples, as a metric."""
         if self.model is None:
             return {}
-        predicted = self.model.predict([baseline_text(each) for each in examples])
-        return {"bag_of_words": baseline_score(kind, predicted, _targets(examples, kind))}
+        predicted = self.model.predict([baseline_text(example) for example in examples])
+        return {"bag_of_words": baseline_score(problem, predicted, _targets(examples, problem))}

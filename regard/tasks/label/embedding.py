@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import UserError
-from ..predictor import Answer, Item, Predictor, RequestType, ResultType
+from ..predictor import Item, PlainResult, Predictor, RequestType, ResultType
 
 
 class EmbeddingPredictor(Predictor[Item, RequestType, ResultType]):
@@ -18,7 +18,7 @@ class EmbeddingPredictor(Predictor[Item, RequestType, ResultType]):
     def embed(self, items: Any, /, **decode: object) -> Tensor:
         """A vector for every item, (items, width); one item gives one vector."""
 
-    def similar(self, queries: Any, others: Any, **decode: object) -> Answer:
+    def similar(self, queries: Any, others: Any, **decode: object) -> PlainResult:
         """For every query the indices of the others and their cosine similarities, best first, at most decode.top.
 
         `others` may be their vectors of length 1.

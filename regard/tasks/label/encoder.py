@@ -44,7 +44,7 @@ from ..predictor import Item, RequestType, ResultType
 from ..requests import ClassifyRequest, MaskedRequest, MultiLabelRequest, TagRequest
 from ..texts import as_text, as_texts
 from .embedding import EmbeddingPredictor
-from .results import LabelAnswers
+from .results import LabelSetMixin
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
 CPU_BATCH_TOKENS = 1024  # tokens of a batch on a CPU: with more, intermediate results no longer fit its caches
@@ -75,8 +75,8 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         def pool_states(encoded: Encoded) -> Tensor:
             return pool(encoded.states.float(), encoded.valid, settings.pooling, settings.normalize)
 
-        found = self.map_encoded(self.encode_with_warning(as_texts(texts)), pool_states)
-        vectors = torch.stack(found) if found else torch.zeros(0, self.run.model.width)
+        pooled = self.map_encoded(self.encode_with_warning(as_texts(texts)), pool_states)
+        vectors = torch.stack(pooled) if pooled else torch.zeros(0, self.run.model.width)
         require_finite([float(vectors.sum())])
         return vectors
 
@@ -94,7 +94,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
 
     def state_inputs(self, items: Iterable[Any]) -> list[Inputs]:
         """Each text between START and END; longer texts are cut with a warning."""
-        texts = [each if isinstance(each, str) else " ".join(each) for each in items]
+        texts = [item if isinstance(item, str) else " ".join(item) for item in items]
         return [Inputs("tokens", torch.tensor(row)[None].long()) for row in self.encode_with_warning(as_texts(texts))]
 
     @property
@@ -106,10 +106,10 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
 
     def encode_texts(self, texts: Sequence[Any]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
         """Each text between START and END, and its notices: longer texts are cut."""
-        found, room = self.tokenizer.encode(list(texts)), self.room
+        token_ids, room = self.tokenizer.encode(list(texts)), self.room
         cut = cut_text(room)
-        notices: list[tuple[Notice, ...]] = [(cut,) if len(ids) > room else () for ids in found]
-        return [add_start_end(self.tokenizer, ids[:room]) for ids in found], notices
+        notices: list[tuple[Notice, ...]] = [(cut,) if len(ids) > room else () for ids in token_ids]
+        return [add_start_end(self.tokenizer, ids[:room]) for ids in token_ids], notices
 
     def encode_with_warning(self, texts: Sequence[Any]) -> list[Ids]:
         """Each text between START and END; longer texts are cut with a warning."""
@@ -118,7 +118,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         return rows
 
     def top(self, request: ClassifyRequest | MultiLabelRequest | TagRequest | MaskedRequest) -> int:
-        """How many candidates a request asks for; by default decode.top."""
+        """The number of candidates that a request asks for; by default decode.top."""
         top = int(self.run.decode.top) if request.top is None else request.top
         if top < 0:
             raise UserError(f"a request has top={top}; expected 0 or more")
@@ -133,14 +133,14 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         self, rows: Sequence[Ids], function: Callable[[Encoded], Tensor], batch: int | None = None
     ) -> list[Tensor]:
         """Apply `function` to the encoder's output for each row, in order. Rows of similar length share a batch."""
-        found: dict[int, Tensor] = {}
+        outputs: dict[int, Tensor] = {}
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
         batches = sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch)
         for indices in track(batches, "texts", len(rows), len):
             text = self.collate([rows[i] for i in indices])
             results = function(self.model.encode(text)).float().cpu()
-            found |= dict(zip(indices, results, strict=True))
-        return [found[i] for i in range(len(rows))]
+            outputs |= dict(zip(indices, results, strict=True))
+        return [outputs[i] for i in range(len(rows))]
 
     def decode_settings(self, decode: Mapping[str, object]) -> Any:
         """The run's decode.*, changed by `decode`."""
@@ -148,7 +148,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         return settings
 
 
-class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultType]):
+class LabelPredictor(LabelSetMixin, EncoderPredictor[Item, RequestType, ResultType]):
     """An encoder whose head predicts labels."""
 
     model: LabelModel
@@ -164,14 +164,14 @@ class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultTyp
     @classmethod
     def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
         """The predictor of a run folder, without the weights."""
-        kept = load_processors(folder)
-        labels = kept_labels(kept, cls.label_field) or LabelSet({})
+        processors = load_processors(folder)
+        labels = kept_labels(processors, cls.label_field) or LabelSet({})
         if len(labels) != run.model.labels:
             raise UserError(
                 f"{folder / LabelProcessor.file} has {len(labels)} labels and the model {run.model.labels}; it belongs "
                 "to another run, restore it"
             )
-        return cls(run, build_model(run), restored_tokenizer(kept), labels, device)
+        return cls(run, build_model(run), restored_tokenizer(processors), labels, device)
 
     @classmethod
     def from_folder(cls, folder: "PretrainedEncoder", overrides: Mapping[str, object], task: str) -> Self:
@@ -187,9 +187,11 @@ class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultTyp
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Source, sides: tuple[int, ...] = (0,)) -> Tokenizer:
-    """The tokenizer that is kept, or one trained on the texts of these sides."""
-    return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(*sides), control=(MASK,))
+def kept_or_trained_tokenizer(
+    run: Run, processors: Processors, train: Source, text_fields: tuple[int, ...] = (0,)
+) -> Tokenizer:
+    """The saved tokenizer, or one trained on the texts of these fields."""
+    return kept_tokenizer(processors) or train_tokenizer(run.tokenizer, train.texts(*text_fields), control=(MASK,))
 
 
 class PretrainedEncoder(Protocol):
@@ -226,7 +228,9 @@ def size_without_data(run: Run, **settings: object) -> Run:
 
 
 def _with_head(run: Run, vocab: int, settings: Mapping[str, object]) -> Run:
-    known = type(run.model).model_fields
-    others = {name: value for name, value in OTHER_HEADS.items() if name in known}
-    own = {name: value for name, value in settings.items() if name != "head" or name in known}  # it may have only one
-    return with_model_settings(run, **{"vocab": vocab, **others, **own})
+    fields = type(run.model).model_fields
+    defaults = {name: value for name, value in OTHER_HEADS.items() if name in fields}
+    changes = {
+        name: value for name, value in settings.items() if name != "head" or name in fields
+    }  # it may have only one
+    return with_model_settings(run, **{"vocab": vocab, **defaults, **changes})

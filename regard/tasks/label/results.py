@@ -19,7 +19,7 @@ from ..requests import LabelProbability
 TOP = 5  # of many labels, the likeliest that are counted as hits
 
 
-class LabelAnswers:
+class LabelSetMixin:
     """A predictor with a label set."""
 
     labels: LabelSet
@@ -47,7 +47,10 @@ class LabelAnswers:
         if not any(self.labels.counts.values()):
             return {}
         label = self.labels.majority
-        return {"majority": sum(each == label for each in references) / len(references), "majority_label": label}
+        return {
+            "majority": sum(reference == label for reference in references) / len(references),
+            "majority_label": label,
+        }
 
     def top_k(self, logprobs: Tensor, references: Sequence[str]) -> Metrics:
         """The share of examples whose label is among the TOP likeliest; empty if there are not more labels."""
@@ -68,30 +71,32 @@ class LabelAnswers:
         log_facts(examples.name, [describe_labels(Counter(references))])
 
 
-def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, splits: Mapping[str, Source]) -> LabelSet:
-    """The labels of the training data, with the ids of the kept label set if it has the same labels."""
+def label_set(
+    run: Run, collected: LabelSet, processors: Processors, field: str, splits: Mapping[str, Source]
+) -> LabelSet:
+    """The labels of the training data, with the ids of the saved label set if the labels are equal."""
     if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
         collected.require_known(splits["valid"], "data.valid")
-    former = kept_labels(kept, field)
-    return collected.in_order_of(former) if former else collected
+    saved_labels = kept_labels(processors, field)
+    return collected.in_order_of(saved_labels) if saved_labels else collected
 
 
-def label_side(examples: Source) -> list[str]:
-    """The labels of examples, whose other sides are not read."""
-    return [examples.side(index, 1) for index in range(len(examples))]
+def example_labels(examples: Source) -> list[str]:
+    """The labels of examples; their other fields are not read."""
+    return [examples.field(index, 1) for index in range(len(examples))]
 
 
 class LabelJob(TrainingJob):
     """Examples with labels; the facts about the data include their counts."""
 
-    predictor: Any  # has LabelAnswers
+    predictor: Any  # has LabelSetMixin
     splits: Mapping[str, Source]
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        loss, found, references = self.predictor.loss_over(self.splits["valid"])
-        metrics = label_metrics(found, references)
+        loss, predicted, references = self.predictor.loss_over(self.splits["valid"])
+        metrics = label_metrics(predicted, references)
         return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
 
     def describe_data(self) -> list[str]:
@@ -101,6 +106,6 @@ class LabelJob(TrainingJob):
     def _label_facts(self) -> list[str]:
         counts = {"train": self.predictor.labels.counts}
         for name in self.splits.keys() - counts:
-            targets = (self.splits[name].side(index, 1) for index in range(len(self.splits[name])))
-            counts[name] = Counter(chain(*((each,) if isinstance(each, str) else each for each in targets)))
-        return [f"{name}: {describe_labels(each)}" for name, each in counts.items()]
+            targets = (self.splits[name].field(index, 1) for index in range(len(self.splits[name])))
+            counts[name] = Counter(chain(*((target,) if isinstance(target, str) else target for target in targets)))
+        return [f"{name}: {describe_labels(label_counts)}" for name, label_counts in counts.items()]

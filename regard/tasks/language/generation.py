@@ -45,19 +45,19 @@ class PromptGeneration(TextGeneration):
 
     @property
     def memory_tokens(self) -> int | None:
-        """How many tokens back the model can attend, if it forgets older ones silently; None: all."""
-        memories = [memory_layer(memory) for each in self._members if (memory := each.new_memory(1)) is not None]
+        """The number of past tokens that the model attends to, if older ones are dropped silently; None: all."""
+        memories = [memory_layer(memory) for member in self._members if (memory := member.new_memory(1)) is not None]
         return min((memory.tokens for memory in memories if memory.tokens is not None), default=None)
 
     @property
     def start_token(self) -> int:
-        """The token before the first one of a text: START, in a stream the end of the previous line."""
+        """The token before a text: START, or in a stream the end of the previous line."""
         return self.tokenizer.end if self.run.data.document == "stream" else self.tokenizer.start
 
-    def refuse_long(self, tokens: int, what: str) -> None:
+    def refuse_long(self, tokens: int, name: str) -> None:
         if (context := self.context) is not None and tokens > context:
             raise UserError(
-                f"{what} has {tokens:,} tokens and the model's context is {context:,}; shorten it, or train with a "
+                f"{name} has {tokens:,} tokens and the model's context is {context:,}; shorten it, or train with a "
                 "longer context (model.positions.tokens) or with unlimited positions (model.positions=rotary)"
             )
 
@@ -67,9 +67,10 @@ class PromptGeneration(TextGeneration):
         """The continuations of every prompt, best first; samples in the order of sampling."""
         shared = self.strategy(settings), self.rules(settings)
         requests = [self._request(*pair, settings, *shared) for pair in zip(prompts, ids, strict=True)]
-        found = self.run_requests(requests, settings)
+        hypotheses = self.run_requests(requests, settings)
         return [
-            [self._continuation(row, each, settings) for each in best] for row, best in zip(ids, found, strict=True)
+            [self._continuation(row, hypothesis, settings) for hypothesis in best]
+            for row, best in zip(ids, hypotheses, strict=True)
         ]
 
     def stream(self, prompt: str, **decode: object) -> Iterator[str]:
@@ -91,22 +92,22 @@ class PromptGeneration(TextGeneration):
             if settings.kind != "beam" and (text := detokenizer.add(token)):
                 yield text
         best = self.explain_empty(request, handle.result())
-        found = [self._continuation(ids, each, settings) for each in best]
-        yield from filter(None, (each.text[detokenizer.emitted :] for each in found))
-        warn_once(self.context_notices(found), 1)
+        continuations = [self._continuation(ids, hypothesis, settings) for hypothesis in best]
+        yield from filter(None, (continuation.text[detokenizer.emitted :] for continuation in continuations))
+        warn_once(self.context_notices(continuations), 1)
 
     def encode_prompts(self, texts: Sequence[str], settings: LanguageDecode) -> list[list[int]]:
         """The tokens of the prompts, after START if decode.add_start is set or the prompt is empty."""
-        found = self.encode_texts(texts)
-        found = [[self.start_token, *ids] if settings.add_start or not ids else ids for ids in found]
-        for number, ids in enumerate(found, 1):
+        prompts = self.encode_texts(texts)
+        prompts = [[self.start_token, *ids] if settings.add_start or not ids else ids for ids in prompts]
+        for number, ids in enumerate(prompts, 1):
             self.refuse_long(len(ids), f"prompt {number}")
             if 0 < settings.max_length <= len(ids):
                 raise UserError(
                     f"prompt {number} has {len(ids):,} tokens and decode.max_length is {settings.max_length:,}, which "
                     "counts them; raise it, or set decode.max_tokens instead"
                 )
-        return found
+        return prompts
 
     def memory_notices(self, ids: list[list[int]]) -> list[tuple[Notice, ...]]:
         """The notices of each prompt: the model may forget its beginning."""
@@ -115,21 +116,21 @@ class PromptGeneration(TextGeneration):
             return [()] * len(ids)
         return [(short_memory(len(row), memory),) if len(row) > memory else () for row in ids]
 
-    def context_notices(self, found: list[Continuation]) -> tuple[Notice, ...]:
+    def context_notices(self, continuations: list[Continuation]) -> tuple[Notice, ...]:
         """The notices of the continuations of one prompt."""
-        short = sum(each.ended == "context" for each in found)
+        short = sum(continuation.ended == "context" for continuation in continuations)
         return (full_context(short, self.context),) if short else ()
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of texts. Unknown words are allowed, unknown characters of a character vocabulary are not."""
-        found = self.tokenizer.encode(list(texts))
-        for text, ids in zip(texts, found, strict=True):
+        token_rows = self.tokenizer.encode(list(texts))
+        for text, ids in zip(texts, token_rows, strict=True):
             if self.run.tokenizer.kind == "char" and self.tokenizer.unk in ids:
                 missing = ", ".join(map(repr, unknown_words(self.tokenizer, text)[:5]))
                 raise UserError(
                     f"the run's vocabulary of characters lacks {missing}; leave it out, or train with another tokenizer"
                 )
-        return found
+        return token_rows
 
     def decode_settings(self, decode: Mapping[str, object]) -> LanguageDecode:
         """The run's decode.*, changed by `decode`."""
@@ -152,17 +153,17 @@ class PromptGeneration(TextGeneration):
 
     def _limit(self, prompt: list[int], settings: LanguageDecode) -> int:
         """The most tokens after a prompt."""
-        left = settings.max_length - len(prompt)
-        return min(settings.max_tokens, left) if settings.max_length else settings.max_tokens
+        remaining = settings.max_length - len(prompt)
+        return min(settings.max_tokens, remaining) if settings.max_length else settings.max_tokens
 
-    def _continuation(self, prompt: list[int], found: Hypothesis, settings: LanguageDecode) -> Continuation:
-        added = added_text(self.tokenizer.decode, prompt, found.tokens)
-        text, stopped = cut_at_stop(without_incomplete(added, self.tokenizer, found.tokens), settings.stop)
+    def _continuation(self, prompt: list[int], hypothesis: Hypothesis, settings: LanguageDecode) -> Continuation:
+        added = added_text(self.tokenizer.decode, prompt, hypothesis.tokens)
+        text, stopped = cut_at_stop(without_incomplete(added, self.tokenizer, hypothesis.tokens), settings.stop)
         ended: Ended
         if stopped:
             ended = "stop"
-        elif found.ended:
+        elif hypothesis.ended:
             ended = "end"
         else:
-            ended = "max" if len(found.tokens) == self._limit(prompt, settings) else "context"
-        return Continuation(text, found.tokens, ended, found.score)
+            ended = "max" if len(hypothesis.tokens) == self._limit(prompt, settings) else "context"
+        return Continuation(text, hypothesis.tokens, ended, hypothesis.score)

@@ -68,18 +68,18 @@ def spans(text: int, length: int, context: int | None) -> Iterator[Span]:
 def logprobs(
     model: CausalModel | Ensemble, texts: list[list[int]], context: int | None, vocab: int, device: torch.device
 ) -> list[list[float]]:
-    """The log-probability of every token of these texts except the first, which is given."""
+    """The log-probability of every token of these texts except the first."""
     windows = [span for i, text in enumerate(texts) for span in spans(i, len(text) - 1, context)]
-    found: dict[Span, list[float]] = {}
+    span_logprobs: dict[Span, list[float]] = {}
     budget = max(min(MAX_TOKENS, MAX_LOGITS // vocab), 1)
     batches = sorted_batches([span.last - span.first for span in windows], tokens=budget)
     for indices in track(batches, "windows", len(windows), len):
         batch = [windows[i] for i in indices]
         values = iter(token_logprobs(model, _collate(batch, texts).to(device)).tolist())
-        found |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
+        span_logprobs |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
     rows: list[list[float]] = [[] for _ in texts]
     for span in windows:  # the windows of a text are in order
-        rows[span.text] += found[span]
+        rows[span.text] += span_logprobs[span]
     return rows
 
 
@@ -96,9 +96,9 @@ def _collate(batch: list[Span], texts: list[list[int]]) -> Batch:
 
 @torch.no_grad()
 def generation_logits(model: CausalModel, tokens: list[int], prompt: int, device: torch.device) -> Tensor:
-    """The logits (tokens, vocab) of a known text, as a generation that continues the first `prompt` tokens has them.
+    """The logits (tokens, vocab) of a known text, as in a generation after the first `prompt` tokens.
 
-    A model with memory reads the prompt at once and then token by token, so that each attends as far as the memory is.
+    A model with memory reads the prompt at once and then token by token, so that each attends to the full memory.
     """
     row = torch.tensor([tokens], device=device)
     if model.new_memory(1) is None:
@@ -145,7 +145,7 @@ def corpus_nll(
 
 
 def lm_metrics(nll: CorpusNll, texts: Corpus) -> dict[str, float]:
-    """Metrics over raw text. The words of a stream are those of its publishers, where END counts as one."""
+    """Metrics over raw text. Words of a stream are counted as published: END counts as a word."""
     loss = nll.nats / max(nll.tokens, 1)
     bits = nll.nats / math.log(2)
     metrics = {"loss": loss, "perplexity": _exp(loss), "bits_per_byte": bits / max(texts.bytes, 1)}

@@ -22,7 +22,7 @@ class LanguageDecode(DecodeBase):
     add_start: bool = True  # START before the prompt: it begins a text; false: it comes from the middle of one
 
     def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A new limit of the continuation replaces one that counts the prompt too."""
+        """A new limit of the continuation replaces a limit that includes the prompt."""
         pairs = (("max_tokens", "max_length"), ("min_tokens", "min_length"))
         return {old: 0 for new, old in pairs if new in given and getattr(self, old)}
 

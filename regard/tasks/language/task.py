@@ -48,7 +48,7 @@ from ..base import (
 from ..generate.base import group_indices, rule_settings, strategy_settings
 from ..notices import require_finite
 from ..objectives import LanguageObjective
-from ..predictor import Answer, Predictor
+from ..predictor import PlainResult, Predictor
 from ..records import completion_record
 from ..requests import Completion, LanguageRequest, LanguageResult
 from ..task import TEXT, Task
@@ -85,7 +85,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         """`folder` holds the encoded texts if data.cache cannot."""
         self.run, self.tokenizer, self.device, self.folder = run, tokenizer, device, folder
         self.model = model.to(device).eval()
-        suppressed = [each for each in (tokenizer.pad, tokenizer.start) if each != tokenizer.end]
+        suppressed = [token for token in (tokenizer.pad, tokenizer.start) if token != tokenizer.end]
         self.filters = (Suppress(suppressed),) if filters is None else filters
         self.constraint_tokenizer = ConstraintTokenizer(tokenizer)
 
@@ -108,8 +108,8 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         self.refuse_adapters(requests)
         results: dict[int, LanguageResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            some = [requests[i] for i in indices]
-            results |= zip(indices, self._predict(some, self._request_settings(some[0], batch)), strict=True)
+            group = [requests[i] for i in indices]
+            results |= zip(indices, self._predict(group, self._request_settings(group[0], batch)), strict=True)
         return [results[i] for i in range(len(requests))]
 
     def record(self, request: LanguageRequest, result: LanguageResult) -> Record:
@@ -119,23 +119,23 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         """A column `prompt`, else the one that training reads."""
         trained = tuple(name.lower() for name in self.run.data.columns)
         role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
-        return replace(self.column_rule(), roles=(role,), asked=())
+        return replace(self.column_rule(), roles=(role,), columns=())
 
-    def score(self, texts: str | Iterable[str], targets: None = None, details: bool = False) -> Answer:
+    def score(self, texts: str | Iterable[str], targets: None = None, details: bool = False) -> PlainResult:
         """ln P(text) from its start to END; with details also per token."""
         if targets is not None:
             raise UserError("a language model scores whole texts, so score takes no targets; join each to its text")
         if isinstance(texts, str):
             return self.score([texts], details=details)[0]
         ids = self.encode_texts(as_texts(texts))
-        found = self.logprobs([[self.start_token, *each, self.tokenizer.end] for each in ids])
-        require_finite(map(sum, found))
-        totals = [math.fsum(each) for each in found]
+        logprobs = self.logprobs([[self.start_token, *row, self.tokenizer.end] for row in ids])
+        require_finite(map(sum, logprobs))
+        totals = [math.fsum(values) for values in logprobs]
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.tokenizer.pieces(each), END], "logprobs": values}
-            for total, each, values in zip(totals, ids, found, strict=True)
+            {"score": total, "pieces": [*self.tokenizer.pieces(row), END], "logprobs": values}
+            for total, row, values in zip(totals, ids, logprobs, strict=True)
         ]
 
     def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
@@ -159,14 +159,14 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with record_layers(as_module(model), layer) as recorder:
             logits = generation_logits(model, [self.start_token, *ids], same + 1, self.device)[:-1].float()
-        wanted = torch.tensor(ids, device=self.device)
-        logprobs: list[float] = logits.log_softmax(-1).gather(1, wanted[:, None])[:, 0].tolist()
+        targets = torch.tensor(ids, device=self.device)
+        logprobs: list[float] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
         text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
         return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run), logprobs)
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, dict[str, int]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, dict[str, int]]:
         """The metrics of `evaluate`, None because it predicts no texts, and sizes that identify the text."""
-        texts = data_split(self.run, "test", self.tokenizer, self.folder, sides)
+        texts = data_split(self.run, "test", self.tokenizer, self.folder, files)
         size = {"bytes": texts.bytes, "characters": texts.characters, "words": texts.words}
         self.refuse_long(self.run.data.max_tokens, "a window (data.max_tokens)")
         log_facts(texts.name, texts.facts)
@@ -185,42 +185,45 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def _request_settings(self, request: LanguageRequest, batch: int | None) -> LanguageDecode:
         """The decode.* of a request."""
-        own = {name: getattr(request, name) for name in REQUEST_SETTINGS} | {"batch": batch}
+        fields = {name: getattr(request, name) for name in REQUEST_SETTINGS} | {"batch": batch}
         changes = strategy_settings(request.strategy) | rule_settings(request.rules, LanguageDecode)
-        return self.decode_settings(changes | {key: each for key, each in own.items() if each is not None})
+        return self.decode_settings(changes | {name: value for name, value in fields.items() if value is not None})
 
     def _predict(self, requests: Sequence[LanguageRequest], settings: LanguageDecode) -> list[LanguageResult]:
-        prompts = [each.prompt for each in requests]
+        prompts = [request.prompt for request in requests]
         ids = self.encode_prompts(prompts, settings)
-        found = self.generate(prompts, ids, settings)
+        continuations = self.generate(prompts, ids, settings)
         notices = self.memory_notices(ids)
-        detailed = [i for i, each in enumerate(requests) if each.details]
-        pairs = [(ids[i], each) for i in detailed for each in found[i]]
-        ends = [[self.tokenizer.end] * (each.ended == "end") for _, each in pairs]
-        rows = [[*prompt, *each.tokens, *end] for (prompt, each), end in zip(pairs, ends, strict=True)]
+        detailed = [i for i, request in enumerate(requests) if request.details]
+        pairs = [(ids[i], continuation) for i in detailed for continuation in continuations[i]]
+        ends = [[self.tokenizer.end] * (continuation.ended == "end") for _, continuation in pairs]
+        rows = [[*prompt, *continuation.tokens, *end] for (prompt, continuation), end in zip(pairs, ends, strict=True)]
         logprobs = iter(self.logprobs(rows))
         results = []
-        for i, best in enumerate(found):
+        for i, best in enumerate(continuations):
             rows_of_best = [next(logprobs) if requests[i].details else None for _ in best]
-            nbest = [self._completion(ids[i], each, row) for each, row in zip(best, rows_of_best, strict=True)]
-            own_notices = notices[i] + self.context_notices(best)
+            nbest = [
+                self._completion(ids[i], continuation, row)
+                for continuation, row in zip(best, rows_of_best, strict=True)
+            ]
+            prompt_notices = notices[i] + self.context_notices(best)
             first = nbest[0] if nbest else NO_COMPLETION
-            results.append(LanguageResult(**vars(first), nbest=tuple(nbest), notices=own_notices))
+            results.append(LanguageResult(**vars(first), nbest=tuple(nbest), notices=prompt_notices))
         return results
 
     def _completion(self, prompt: list[int], continuation: Continuation, row: list[float] | None) -> Completion:
-        """`row` has the log-probabilities of all tokens except the first, the model's own; None without details."""
+        """`row` has the log-probabilities of all tokens except the first; None without details."""
         text, ended, score = continuation.text, continuation.ended, continuation.score
         length = len(continuation.tokens) + (ended == "end")
         if row is None:
             return Completion(text, ended, score, length=length)
-        own, pieces = row[len(prompt) - 1 :], self.tokenizer.pieces
-        tokens = tuple(pieces(prompt)), tuple(pieces(continuation.tokens)), tuple(own)
-        return Completion(text, ended, score, math.fsum(own), *tokens, length=length)
+        logprobs, tokens_of = row[len(prompt) - 1 :], self.tokenizer.pieces
+        tokens = tuple(tokens_of(prompt)), tuple(tokens_of(continuation.tokens)), tuple(logprobs)
+        return Completion(text, ended, score, math.fsum(logprobs), *tokens, length=length)
 
     @staticmethod
     def ensemble(predictors: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":
-        """An ensemble of predictors by name. They must share the vocabulary; the first one's settings hold."""
+        """An ensemble of predictors by name. They must share the vocabulary; the settings of the first apply."""
         (name, first), *others = predictors.items()
         for other, predictor in others:
             if vocabulary(first.tokenizer) != vocabulary(predictor.tokenizer):
@@ -269,11 +272,13 @@ class LanguageJob(TrainingJob):
 # --- construction ----------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> LanguageJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> LanguageJob:
     """Open the data and train a tokenizer that is not kept; writes no file except the token cache in `folder`."""
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
         raise UserError("train.metric=word_perplexity needs data.document=stream; use perplexity or bits_per_byte")
-    tokenizer = kept_tokenizer(kept) or train_tokenizer(run.tokenizer, split_documents(run.data, "train").sample())
+    tokenizer = kept_tokenizer(processors) or train_tokenizer(
+        run.tokenizer, split_documents(run.data, "train").sample()
+    )
     run = _with_vocab(run, vocab_size(run, tokenizer))
     predictor = LanguagePredictor(run, build_model(run), tokenizer, device)
     predictor.refuse_long(run.data.max_tokens, "a window (data.max_tokens)")
@@ -295,17 +300,17 @@ def size_without_data(run: Run) -> Run:
 
 
 def data_split(
-    run: Run, split: str, tokenizer: Tokenizer, folder: Path | None, sides: DataFiles | None = None
+    run: Run, split: str, tokenizer: Tokenizer, folder: Path | None, files: DataFiles | None = None
 ) -> Corpus:
-    """A split of the data, encoded: the files in `sides` or data.<split>, else the embedded source texts."""
-    return Corpus(split_documents(run.data, split, sides), tokenizer, folder / "cache" if folder else None)
+    """A split of the data, encoded: the files in `files` or data.<split>, else the embedded source texts."""
+    return Corpus(split_documents(run.data, split, files), tokenizer, folder / "cache" if folder else None)
 
 
-def split_documents(data: TextData, split: str, sides: DataFiles | None = None) -> Documents:
-    """The documents of a split, or of the files in `sides`; without any training files, the standard library."""
-    if sides is None and not getattr(data, split) and not data.train:
+def split_documents(data: TextData, split: str, files: DataFiles | None = None) -> Documents:
+    """The documents of a split, or of the files in `files`; without any training files, the standard library."""
+    if files is None and not getattr(data, split) and not data.train:
         return stdlib_documents(data, split)
-    return open_documents(data, split, sides)
+    return open_documents(data, split, files)
 
 
 def _with_vocab(run: Run, vocab: int) -> Run:

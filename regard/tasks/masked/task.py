@@ -1,4 +1,4 @@
-"""Masked language modeling: BERT's pre-training. The predictor fills in <mask>."""
+"""Masked language modeling, the pre-training of BERT. The predictor fills in <mask>."""
 
 import math
 import re
@@ -52,11 +52,13 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         self.refuse_adapters(requests)
         self._require_head()
         mask = Masker(self.tokenizer, self.run.data).mask
-        rows = [self._encode_masked(each.text, mask) for each in requests]
+        rows = [self._encode_masked(request.text, mask) for request in requests]
         cut = [add_start_end(self.tokenizer, ids[: self.room]) for ids in rows]
-        found = self.map_encoded(cut, lambda encoded: self.model.logits(encoded.states).float().log_softmax(-1), batch)
+        row_logprobs = self.map_encoded(
+            cut, lambda encoded: self.model.logits(encoded.states).float().log_softmax(-1), batch
+        )
         results = []
-        for request, ids, row, logprobs in zip(requests, rows, cut, found, strict=True):
+        for request, ids, row, logprobs in zip(requests, rows, cut, row_logprobs, strict=True):
             notices: tuple[Notice, ...] = (cut_masked(self.room),) if len(ids) > self.room else ()
             positions = np.flatnonzero(row == mask)
             notices += () if len(positions) else (no_mask(),)
@@ -66,15 +68,15 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     def record(self, request: MaskedRequest, result: MaskedResult) -> Record:
         return masked_record(result)
 
-    def answer(self, request: MaskedRequest, result: MaskedResult) -> str | list[tuple[str, float]]:
+    def plain_result(self, request: MaskedRequest, result: MaskedResult) -> str | list[tuple[str, float]]:
         if not self.top(request):
             return result.text
-        return [(each.token, each.probability) for candidates in result.masks for each in candidates]
+        return [(candidate.token, candidate.probability) for candidates in result.masks for candidate in candidates]
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
         """The metrics of `evaluate`, None because it predicts no texts, and the texts."""
         self._require_head()
-        examples = open_lines(self.run, "test", sides)
+        examples = open_lines(self.run, "test", files)
         examples.require_nonempty("data.test")
         metrics = self.metrics(examples)
         require_finite([metrics["loss"]])
@@ -91,9 +93,9 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
             rows = dataset.collate([items[i] for i in batch]).to(self.device)
             encoded, labels = self.model.encode(rows["text"]), rows["labels"].values
             masked = labels != IGNORED
-            logits, wanted = self.model.logits(encoded.states[masked]), labels[masked]
-            nats += float(smoothed_cross_entropy(logits, wanted))
-            correct, count = correct + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
+            logits, targets = self.model.logits(encoded.states[masked]), labels[masked]
+            nats += float(smoothed_cross_entropy(logits, targets))
+            correct, count = correct + int((logits.argmax(-1) == targets).sum()), count + len(targets)
             if "next_sentence" in rows:
                 classes = self.model.next_sentence_logits(encoded).argmax(-1)
                 follows += int((classes == rows["next_sentence"].values).sum())
@@ -154,7 +156,7 @@ class MaskedJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> MaskedJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> MaskedJob:
     """Open the data and train a tokenizer that is not kept; writes no file."""
     if run.data.next_sentence and run.model.token_types < 2:
         raise UserError(
@@ -162,7 +164,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
             "set model.token_types=2 or start from another model"
         )
     splits = open_splits(run, open_lines)
-    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
+    tokenizer = kept_or_trained_tokenizer(run, processors, splits["train"])
     run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
     predictor = MaskedPredictor(run, build_model(run), tokenizer, device)
     return MaskedJob(predictor, splits)

@@ -1,4 +1,4 @@
-"""What one model reads: a text, an image or a recording, told apart by a declared rule."""
+"""The inputs of one model: texts, images and recordings, distinguished by the rule of `as_item`."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -17,8 +17,8 @@ from ...data.sources.manifest import (
     SUFFIXES,
     TEXT,
     is_media_name,
-    kind_of_name,
     manifest_items,
+    modality_of_name,
     parse_line,
 )
 from ...data.sources.media import is_tree
@@ -31,7 +31,7 @@ EXPECTED = 'give {"text": …}, {"image": …} or {"audio": …}'
 class Item(NamedTuple):
     """A text, an image or a recording, with the task that it names."""
 
-    kind: str
+    modality: str
     value: Any
     task: str | None = None
 
@@ -50,15 +50,15 @@ def as_item(x: Any) -> Item:
     """
     if isinstance(x, Mapping):
         try:
-            line = parse_line({key: each for key, each in x.items() if each is not None}, required=False)
+            line = parse_line({key: value for key, value in x.items() if value is not None}, required=False)
         except ValueError as error:
             raise UserError(f"an input has {error}") from error
-        return Item(line.tag.kind, line.value, line.tag.task if x.get("task") else None)
+        return Item(line.tag.modality, line.value, line.tag.task if x.get("task") else None)
     if isinstance(x, str | os.PathLike):
-        kind = kind_of_name(os.fspath(x))
-        if kind is None and not isinstance(x, str):
+        modality = modality_of_name(os.fspath(x))
+        if modality is None and not isinstance(x, str):
             raise UserError(f"{x} is neither an image nor a recording by its name; {EXPECTED}")
-        return Item(kind or TEXT, x if kind is None else Path(x))
+        return Item(modality or TEXT, x if modality is None else Path(x))
     if isinstance(x, np.ndarray | torch.Tensor):
         return Item(AUDIO if x.ndim == 1 else IMAGE, x)
     if hasattr(x, "convert"):
@@ -73,19 +73,19 @@ def open_items(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     archive, or one image or recording."""
     if is_tree(name):
         tree = open_tree(Path(name).expanduser())
-        names = [each for each in tree.names if is_media_name(each)]
+        names = [member for member in tree.names if is_media_name(member)]
         if not names:
             raise UserError(f"{name} has neither images nor recordings; expected files such as .png or .wav")
-        return ((tree.location(each), {kind_of_name(each) or "": tree.content(each)}) for each in names)
+        return ((tree.location(member), {modality_of_name(member) or "": tree.content(member)}) for member in names)
     suffix = plain_suffix(name)
     if suffix in SUFFIXES:
         return manifest_items(name)
     if suffix == ".txt":
         lines = TextLines([name])
         return ((lines.location(number), {TEXT: text}) for number, text in enumerate(lines))
-    if (kind := kind_of_name(name)) is None:
+    if (modality := modality_of_name(name)) is None:
         raise UserError(
             f"{name} is neither an image nor a recording by its name; expected one, or texts in a .txt file, or a "
             ".jsonl manifest"
         )
-    return iter([(name, {kind: Path(name).expanduser()})])
+    return iter([(name, {modality: Path(name).expanduser()})])

@@ -1,4 +1,4 @@
-"""The kinds of inputs of one model: how each is read in training and prediction, and which metrics it has."""
+"""The modalities of one model: how each is read in training and prediction, and its metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -36,20 +36,20 @@ TEXT_METRICS = ("bleu", "chrf", "exact")
 SPEECH_METRICS = ("wer", "cer", "exact")
 
 
-class InputKind(ABC):
-    """A kind of inputs of a run, such as images."""
+class Modality(ABC):
+    """A modality of the inputs of a run, such as images."""
 
     name: ClassVar[str]  # its key in a manifest
-    modality: ClassVar[TensorKind]
+    tensor_kind: ClassVar[TensorKind]
     stride: ClassVar[int] = 1  # units of its processor in one encoder position
     processor: Processor
 
     @abstractmethod
     def dataset(self, examples: Source, targets: EncodeTargets, padding: int, run: Run) -> Dataset:
-        """The training data of this kind."""
+        """The training data of this modality."""
 
     def encode(self, raw: Any) -> Array:
-        """An input as an array, without the changes of training."""
+        """An input as an array, without the augmentation of training."""
         return self.processor.encode(raw)
 
     @abstractmethod
@@ -68,16 +68,16 @@ class InputKind(ABC):
     def axis(self, raw: Any, count: int) -> ViewAxis:
         """The `count` encoder positions of an input, for views of attention."""
 
-    def metrics(self, found: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
+    def metrics(self, outputs: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
         """The metrics of outputs; `settings` are eval.*."""
-        correct = [[each] for each in references]
-        return {**text_metrics(found, correct, TEXT_METRICS, choose_tokenization(correct, settings))}
+        correct = [[reference] for reference in references]
+        return {**text_metrics(outputs, correct, TEXT_METRICS, choose_tokenization(correct, settings))}
 
 
-class TextInputs(InputKind):
+class TextInputs(Modality):
     """Texts as tokens with END."""
 
-    name, modality = TEXT, "tokens"
+    name, tensor_kind = TEXT, "tokens"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self.processor = tokenizer, EndedText(tokenizer)
@@ -95,18 +95,20 @@ class TextInputs(InputKind):
         return ViewAxis.of_tokens("source", self.positions(self.source(raw, ()).inputs, count), ended=True)
 
 
-class ImageInputs(InputKind):
+class ImageInputs(Modality):
     """Images as patches."""
 
-    name, modality = IMAGE, "pixels"
+    name, tensor_kind = IMAGE, "pixels"
 
     def __init__(self, processor: ImageProcessor) -> None:
         self.processor: ImageProcessor = processor
 
     def dataset(self, examples: Source, targets: EncodeTargets, padding: int, run: Run) -> Dataset:
-        own = self.processor
-        changed = own.scale != (1.0, 1.0) or bool(own.flip or own.color or own.randaugment or own.erase)
-        return PromptedImages(examples, own, targets, padding, run.data, run.train, changed)
+        processor = self.processor
+        changed = processor.scale != (1.0, 1.0) or bool(
+            processor.flip or processor.color or processor.randaugment or processor.erase
+        )
+        return PromptedImages(examples, processor, targets, padding, run.data, run.train, changed)
 
     def max_tokens(self, array: Array) -> int:
         return IMAGE_TOKENS
@@ -119,10 +121,10 @@ class ImageInputs(InputKind):
         return patch_axis(self.processor, raw, count)
 
 
-class SoundInputs(InputKind):
+class SoundInputs(Modality):
     """Recordings as frames; one longer than data.max_seconds is refused."""
 
-    name, modality, stride = AUDIO, "frames", STRIDE
+    name, tensor_kind, stride = AUDIO, "frames", STRIDE
 
     def __init__(self, processor: SoundFrames, data: MultitaskData) -> None:
         self.processor: SoundFrames = processor
@@ -149,40 +151,42 @@ class SoundInputs(InputKind):
     def axis(self, raw: Any, count: int) -> ViewAxis:
         return frame_axis(self.processor, STRIDE, count, self.encode(raw))
 
-    def metrics(self, found: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
-        whole = speech_metrics(found, references, settings.normalize)
-        return {name: whole[name] for name in SPEECH_METRICS}
+    def metrics(self, outputs: Sequence[str], references: Sequence[str], settings: Any) -> Metrics:
+        scores = speech_metrics(outputs, references, settings.normalize)
+        return {name: scores[name] for name in SPEECH_METRICS}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def new_kinds(run: Run, kept: Processors, tokenizer: Tokenizer, examples: dict[str, Source]) -> dict[str, InputKind]:
-    """The kinds of the training data. Processors that are not kept are made from the settings and the data."""
-    found: dict[str, InputKind] = {}
+def new_modalities(
+    run: Run, processors: Processors, tokenizer: Tokenizer, examples: dict[str, Source]
+) -> dict[str, Modality]:
+    """The modalities of the training data. Missing processors are made from the settings and the data."""
+    modalities: dict[str, Modality] = {}
     if TEXT in examples:
-        found[TEXT] = TextInputs(tokenizer)
+        modalities[TEXT] = TextInputs(tokenizer)
     if IMAGE in examples:
-        image = kept.get(IMAGE)
-        own = image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
-        found[IMAGE] = ImageInputs(own)
+        image = processors.get(IMAGE)
+        processor = image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
+        modalities[IMAGE] = ImageInputs(processor)
     if AUDIO in examples:
-        sound = kept.get(AUDIO)
+        sound = processors.get(AUDIO)
         frames = sound if isinstance(sound, SoundFrames) else new_frames(run.data, examples[AUDIO])
-        found[AUDIO] = SoundInputs(augmented(frames, run.data), run.data)
-    return found
+        modalities[AUDIO] = SoundInputs(augmented(frames, run.data), run.data)
+    return modalities
 
 
-def restored_kinds(run: Run, kept: Processors, tokenizer: Tokenizer) -> dict[str, InputKind]:
-    """The kinds of a run folder: those that its model reads."""
-    found: dict[str, InputKind] = {}
-    image, sound = kept.get(IMAGE), kept.get(AUDIO)
+def restored_modalities(run: Run, processors: Processors, tokenizer: Tokenizer) -> dict[str, Modality]:
+    """The modalities of a run folder: those that its model reads."""
+    modalities: dict[str, Modality] = {}
+    image, sound = processors.get(IMAGE), processors.get(AUDIO)
     if "tokens" in run.model.inputs:
-        found[TEXT] = TextInputs(tokenizer)
+        modalities[TEXT] = TextInputs(tokenizer)
     if isinstance(image, ImageProcessor):
-        found[IMAGE] = ImageInputs(image)
+        modalities[IMAGE] = ImageInputs(image)
     if isinstance(sound, SoundFrames):
-        found[AUDIO] = SoundInputs(sound, run.data)
-    if missing := {*run.model.inputs} - {kind.modality for kind in found.values()}:
+        modalities[AUDIO] = SoundInputs(sound, run.data)
+    if missing := {*run.model.inputs} - {modality.tensor_kind for modality in modalities.values()}:
         raise UserError(f"run.json lists no processor of {', '.join(missing)}; restore it, or train the run again")
-    return found
+    return modalities

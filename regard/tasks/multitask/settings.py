@@ -12,7 +12,7 @@ from ...config.task_settings import EXACT, LOSS, PERPLEXITY, SpeechEval, TaskSet
 class MultitaskDecode(Seq2SeqDecode):
     """Decoding of texts, images and recordings. max_tokens=0: a limit from the length of each input."""
 
-    task: str = ""  # the tag of the task; "": the one that the run has for inputs of this kind
+    task: str = ""  # the tag of the task; "": the only task of the run for this modality
 
     @model_validator(mode="after")
     def _check_inputs(self) -> "MultitaskDecode":

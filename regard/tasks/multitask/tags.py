@@ -1,4 +1,4 @@
-"""The tags of tasks: what the decoder reads after START, so that it knows what to write."""
+"""The tags of tasks: tokens that the decoder reads after START and that select the task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from ...errors import UserError
 from ...processors.labels import LabelSet
 from ...processors.text.tokenizers import Tokenizer
 
-BETWEEN = "/"  # a label of the saved set is a kind and a task: image/caption
+BETWEEN = "/"  # a label of the saved set is a modality and a task: image/caption
 
 
 class TaskTags:
-    """The tasks of a run and the kinds that each reads. Their tokens follow those of the tokenizer."""
+    """The tasks of a run and the modalities that each reads. Their tokens follow those of the tokenizer."""
 
     def __init__(self, labels: LabelSet, first: int) -> None:
         """`first` is the token of the first task: the size of the tokenizer."""
@@ -29,7 +29,7 @@ class TaskTags:
     def of(cls, mixture: TaskMixture, first: int) -> "TaskTags":
         counts: dict[str, int] = {}
         for tag in mixture.tags:
-            label = f"{tag.kind}{BETWEEN}{tag.task}"
+            label = f"{tag.modality}{BETWEEN}{tag.task}"
             counts[label] = counts.get(label, 0) + 1
         return cls(LabelSet(counts), first)
 
@@ -41,36 +41,36 @@ class TaskTags:
     def token(self, task: str) -> int:
         return self.first + self.tasks.index(task)
 
-    def choose(self, kind: str, task: str) -> str:
-        """The task for an input of a kind: `task`, or the only one that the run has for this kind."""
+    def choose(self, modality: str, task: str) -> str:
+        """The task for an input of a modality: `task`, or the only task of the run for this modality."""
         if task:
             if task not in self.tasks:
                 raise UserError(f"decode.task is {task!r}, which this run did not learn; {one_of(task, self.tasks)}")
             return task
-        own = [tag.task for tag in self.pairs if tag.kind == kind]
-        if len(own) != 1:
+        tasks = [tag.task for tag in self.pairs if tag.modality == modality]
+        if len(tasks) != 1:
             raise UserError(
-                f"this run has {len(own)} tasks for inputs of kind {kind}; choose one: decode.task={own[0]}"
+                f"this run has {len(tasks)} tasks for inputs of kind {modality}; choose one: decode.task={tasks[0]}"
             )
-        return own[0]
+        return tasks[0]
 
     def require_known(self, mixture: TaskMixture, key: str) -> None:
-        """Refuse examples of a task or a kind that training data do not have."""
-        known = set(self.pairs)
+        """Refuse examples of a task or a modality that the training data lack."""
+        known_tags = set(self.pairs)
         for index, tag in enumerate(mixture.tags):
-            if tag not in known:
-                names = [f"{each.task} ({each.kind})" for each in self.pairs]
+            if tag not in known_tags:
+                names = [f"{pair.task} ({pair.modality})" for pair in self.pairs]
                 raise UserError(
-                    f"{key}: {mixture.location(index)} has the task {tag.task} ({tag.kind}), which data.train never "
-                    f"has; expected {', '.join(names)}"
+                    f"{key}: {mixture.location(index)} has the task {tag.task} ({tag.modality}), which data.train "
+                    f"never has; expected {', '.join(names)}"
                 )
 
-    def require_kinds(self, mixture: TaskMixture, key: str) -> None:
-        """Refuse data that lack a kind of inputs that training data have."""
+    def require_modalities(self, mixture: TaskMixture, key: str) -> None:
+        """Refuse data that lack a modality of the training data."""
         for tag in self.pairs:
-            if tag.kind not in mixture.kinds:
+            if tag.modality not in mixture.modalities:
                 raise UserError(
-                    f"{key}: {mixture.name} has no line with {tag.kind!r}, and data.train has; add some, so that "
+                    f"{key}: {mixture.name} has no line with {tag.modality!r}, and data.train has; add some, so that "
                     "every kind of inputs is validated"
                 )
 
@@ -84,7 +84,7 @@ class TaggedTargets:
 
     def __call__(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
         rows = self.tokenizer.encode(list(texts))
-        tasks = [each.task if isinstance(each, TaggedText) else "" for each in texts]
+        tasks = [text.task if isinstance(text, TaggedText) else "" for text in texts]
         return [
             (
                 np.array([self.tokenizer.start, self.tokens[task]], np.int32),

@@ -1,4 +1,4 @@
-"""Translation by CTC: all tokens at once, with blanks between them, in place of copies of the source."""
+"""Translation by CTC: all tokens at once, with blanks, at the positions of copied source tokens."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,16 +26,16 @@ from .task import ParallelPredictor, refuse_packed
 
 
 class CtcTranslator(ParallelPredictor):
-    """What the likeliest tokens and blanks spell; PAD is the blank.
+    """Translation by the likeliest path of tokens and blanks; PAD is the blank.
 
     The score of a translation is that of its path. Scores of known targets sum over all paths, and their tokens have
-    the log-probabilities of prefixes; a token that no path can spell has `LOG_FLOOR`.
+    the log-probabilities of prefixes; a token that no path contains has `LOG_FLOOR`.
     """
 
     validation_decode: Mapping[str, Any] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
 
     @property
-    def spelling_model(self) -> CtcTranslationModel:
+    def ctc_model(self) -> CtcTranslationModel:
         """The model with its type."""
         return cast(CtcTranslationModel, self.model)
 
@@ -50,28 +50,28 @@ class CtcTranslator(ParallelPredictor):
     def write(
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        found = parallel.write_path(self.spelling_model, source, self.hidden).rows()
-        written = []
-        for (path, logprob), limit in zip(found, limits.tolist(), strict=True):
+        paths = parallel.write_path(self.ctc_model, source, self.hidden).rows()
+        hypotheses = []
+        for (path, logprob), limit in zip(paths, limits.tolist(), strict=True):
             tokens = parallel.spell(path, self.target.pad)[:limit]
-            written.append(parallel.hypothesis(tokens, logprob, strategy.length_penalty, strategy.merge_repeats))
-        return written
+            hypotheses.append(parallel.hypothesis(tokens, logprob, strategy.length_penalty, strategy.merge_repeats))
+        return hypotheses
 
     def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The decoder's side are the copies of the source, so that no log-probability belongs to one of them."""
+        """The attention weights. The target axis shows the copies of the source, which have no log-probabilities."""
         return replace(super().look(text, target, layer), logprobs=())
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
-        pieces = self.source.pieces(source)
-        copies = ViewAxis.of_tokens("target", [each for each in pieces for _ in range(self.spelling_model.upsample)])
+        tokens = self.source.pieces(source)
+        copies = ViewAxis.of_tokens("target", [token for token in tokens for _ in range(self.ctc_model.upsample)])
         return super().view_axes(source, target) | {"target": copies, "prefix": copies}
 
     def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         return self._prefix_logprobs(*self._path_logits(sources), targets)
 
     def _path_logits(self, sources: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Of all copies (rows, copies, vocab), and which are valid."""
-        rows, model = [[*each, self.source.end] for each in sources], self.spelling_model
+        """The logits of all copies (rows, copies, vocab), and which are valid."""
+        rows, model = [[*tokens, self.source.end] for tokens in sources], self.ctc_model
         values, valid = parallel.padded_source(rows, self.source.pad, self.device)
         copies, filled = parallel.upsample(values, valid, model.upsample)
         encoded = model.encode(parallel.source_inputs(values, valid))
@@ -87,8 +87,8 @@ class CtcTranslator(ParallelPredictor):
             state = scorer.advance(state, torch.tensor(tokens, device=logits.device)[:, None])
             totals.append(state.logprob[:, 0])
         totals.append(torch.logaddexp(state.nonblank, state.blank)[:, 0, -1])
-        known = torch.stack(totals, 1).clamp(min=LEAST)
-        steps = known.diff(dim=1).clamp(min=LOG_FLOOR).tolist()
+        cumulative = torch.stack(totals, 1).clamp(min=LEAST)
+        steps = cumulative.diff(dim=1).clamp(min=LOG_FLOOR).tolist()
         return [[*row[: len(target)], row[-1]] for row, target in zip(steps, targets, strict=True)]
 
     @torch.no_grad()
@@ -117,7 +117,7 @@ class CtcTranslationJob(TranslateJob):
         return CtcTranslationObjective(self.predictor.module, self.predictor.target.pad)
 
     def make_dataset(self) -> PairDataset:
-        own, run = self.predictor, self.run
+        predictor, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        sides = self.splits["train"], own.source, own.target, run.data, run.train
-        return CtcTranslationDataset(*sides, own.context, run.model.upsample)
+        arguments = self.splits["train"], predictor.source, predictor.target, run.data, run.train
+        return CtcTranslationDataset(*arguments, predictor.context, run.model.upsample)

@@ -71,35 +71,35 @@ class ParallelPredictor(TranslatePredictor):
         self._refuse_token_settings(settings)
         filled = [i for i, item in enumerate(items) if not self.is_empty(item)]
         sources = self.sources([items[i] for i in filled])
-        found: list[list[Hypothesis]] = [[] for _ in items]
-        lengths = [each.inputs.values.size(1) for each in sources]
+        hypotheses: list[list[Hypothesis]] = [[] for _ in items]
+        lengths = [source.inputs.values.size(1) for source in sources]
         for indices in sorted_batches(lengths, rows=max(settings.batch // self.candidates(strategy), 1)):
-            some = [sources[i] for i in indices]
-            limits = [self._limit(each.max_tokens, settings, Constraints()) for each in some]
-            for i, best in zip(indices, self._search_batch(some, limits, strategy), strict=True):
-                found[filled[i]] = [best]
-        return found
+            batch = [sources[i] for i in indices]
+            limits = [self._limit(source.max_tokens, settings, Constraints()) for source in batch]
+            for i, best in zip(indices, self._search_batch(batch, limits, strategy), strict=True):
+                hypotheses[filled[i]] = [best]
+        return hypotheses
 
     @torch.no_grad()
     def _search_batch(
         self, sources: Sequence[SourceInputs], limits: Sequence[int], strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        rows = [each.inputs.values[0].tolist() for each in sources]
+        rows = [item.inputs.values[0].tolist() for item in sources]
         source = parallel.padded_source(rows, self.source.pad, self.device)
-        texts = [each.key or "" for each in sources]
-        found = self.write(source, texts, torch.tensor(limits, device=self.device), strategy)
-        require_finite([each.logprob for each in found])
-        return found
+        texts = [item.key or "" for item in sources]
+        hypotheses = self.write(source, texts, torch.tensor(limits, device=self.device), strategy)
+        require_finite([hypothesis.logprob for hypothesis in hypotheses])
+        return hypotheses
 
     @abstractmethod
     def write(
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        """The translation of every row, of at most `limits` (rows,) tokens. The source has tokens and what is valid."""
+        """The translation of every row, of at most `limits` (rows,) tokens. `source` holds tokens and their mask."""
 
     @abstractmethod
     def candidates(self, strategy: ParallelStrategy) -> int:
-        """How many translations of a text are written together."""
+        """The number of translations of a text that are written together."""
 
     def constraints(self, requests: list[ConstraintRequest], settings: Seq2SeqDecode) -> None:
         for request in requests:
@@ -108,26 +108,26 @@ class ParallelPredictor(TranslatePredictor):
     def _refuse_token_settings(self, settings: Seq2SeqDecode) -> None:
         """Refuse settings that need the tokens before a token."""
         rules = {field.name: field.default for field in fields(TokenRules)}
-        plain = {"min_tokens": 0, "repetition_penalty": 1.0, **rules}
-        self._refuse({name: getattr(settings, name, none) for name, none in plain.items()}, plain)
+        defaults = {"min_tokens": 0, "repetition_penalty": 1.0, **rules}
+        self._refuse({name: getattr(settings, name, default) for name, default in defaults.items()}, defaults)
 
-    def _refuse(self, given: Mapping[str, object], plain: Mapping[str, object]) -> None:
-        for name, value in given.items():
-            if value != plain[name]:
+    def _refuse(self, settings: Mapping[str, object], defaults: Mapping[str, object]) -> None:
+        for name, value in settings.items():
+            if value != defaults[name]:
                 raise UserError(
                     f"decode.{name} is {value!r}, but model.family={self.run.model.family} writes all tokens at once; "
                     "leave it out, or use a family that writes token by token"
                 )
 
     def _stream_one(self, text: str, settings: Seq2SeqDecode, constraints: Constraints) -> Iterator[str]:
-        (found,) = self.generate([text], settings, None)
-        yield from filter(None, self.target_texts(found))
+        (hypotheses,) = self.generate([text], settings, None)
+        yield from filter(None, self.target_texts(hypotheses))
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
-        """END is not written, and the decoder reads no token of the target."""
+        """The axes without END, which is not written; the decoder reads no target token."""
         axes = super().view_axes(source, target)
-        written = ViewAxis.of_tokens("target", axes["target"].labels[:-1])
-        return axes | {"target": written, "prefix": written}
+        target_axis = ViewAxis.of_tokens("target", axes["target"].labels[:-1])
+        return axes | {"target": target_axis, "prefix": target_axis}
 
     @staticmethod
     def ensemble(predictors: Mapping[str, TranslatePredictor]) -> TranslatePredictor:
@@ -139,28 +139,28 @@ class ParallelPredictor(TranslatePredictor):
 class LengthPredictor(ParallelPredictor):
     """A translation for every text, of a length that is predicted first.
 
-    In scores of known targets, END has the log-probability of what decides the length.
+    In scores of known targets, END has the log-probability of the predicted length.
     """
 
     def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         self.refuse_long(sources + targets)
-        rows = [torch.tensor([*each, self.source.end]).numpy() for each in sources]
+        rows = [torch.tensor([*tokens, self.source.end]).numpy() for tokens in sources]
         source = pad_tokens(rows, self.source.pad).to(self.device)
         encoded = self.parallel_model.encode(source)
         lengths = torch.tensor(list(map(len, targets)), device=self.device)
         inputs, ends = self.known_inputs(source, encoded, lengths)
-        labels = pad_target([torch.tensor(each, dtype=torch.long).numpy() for each in targets], 0).to(self.device)
+        labels = pad_target([torch.tensor(tokens, dtype=torch.long).numpy() for tokens in targets], 0).to(self.device)
         logits = self.parallel_model.logits(self.parallel_model.decode(inputs, encoded)).float()
         chosen = logits.log_softmax(-1).gather(-1, labels.values[..., None])[..., 0].tolist()
         return [[*row[: len(y)], end] for row, y, end in zip(chosen, targets, ends.tolist(), strict=True)]
 
     @abstractmethod
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
-        """What the decoder reads for targets of these lengths, and the log-probability (rows,) of each length."""
+        """The decoder inputs for targets of these lengths, and the log-probability (rows,) of each length."""
 
 
 class FertilityTranslator(LengthPredictor):
-    """Copies of the source, as many as the predicted fertilities, become the translation."""
+    """Translation from source tokens that are copied by their predicted fertilities."""
 
     validation_decode: Mapping[str, Any] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
 
@@ -179,8 +179,8 @@ class FertilityTranslator(LengthPredictor):
             return self._write_samples(source, texts, limits, strategy)
         assert isinstance(strategy, Argmax | Average)
         mean = isinstance(strategy, Average)
-        found = parallel.write_copies(self.fertility_model, source, limits, self.hidden, mean).rows()
-        return [parallel.hypothesis(*each, strategy.length_penalty, strategy.merge_repeats) for each in found]
+        rows = parallel.write_copies(self.fertility_model, source, limits, self.hidden, mean).rows()
+        return [parallel.hypothesis(*row, strategy.length_penalty, strategy.merge_repeats) for row in rows]
 
     def _write_samples(
         self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: NoisyParallel
@@ -188,21 +188,21 @@ class FertilityTranslator(LengthPredictor):
         """The sample that the teacher finds likeliest, with the teacher's score."""
         count = strategy.samples
         keys = sample_keys(texts, count, strategy.seed, self.device)
-        found = parallel.write_copies(self.fertility_model, source, limits, self.hidden, keys=keys).rows()
-        tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in found]
+        samples = parallel.write_copies(self.fertility_model, source, limits, self.hidden, keys=keys).rows()
+        tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in samples]
         scores = self._teacher_scores(texts, tokens, strategy)
         best = likeliest(torch.tensor(scores).view(-1, count)).tolist()
-        chosen = [number * count + own for number, own in enumerate(best)]
-        return [Hypothesis(tokens[i], scores[i], found[i][1], True) for i in chosen]
+        chosen = [number * count + rank for number, rank in enumerate(best)]
+        return [Hypothesis(tokens[i], scores[i], samples[i][1], True) for i in chosen]
 
     def _teacher_scores(self, texts: list[str], tokens: list[list[int]], strategy: NoisyParallel) -> list[float]:
         """Σ log p / length^length_penalty of all translations of each text; equal ones are scored once."""
         several = len(tokens) // len(texts)
         pairs = [(number // several, target) for number, target in enumerate(self.target.decode(tokens))]
-        different = list(dict.fromkeys(pairs))
-        scores = self.teacher(strategy.teacher).candidate_scores(texts, different, strategy.length_penalty)
-        known = dict(zip(different, scores, strict=True))
-        return [known[pair] for pair in pairs]
+        distinct = list(dict.fromkeys(pairs))
+        scores = self.teacher(strategy.teacher).candidate_scores(texts, distinct, strategy.length_penalty)
+        score_of = dict(zip(distinct, scores, strict=True))
+        return [score_of[pair] for pair in pairs]
 
     def teacher(self, name: str) -> Scorer:
         """The run that scores samples; it stays in memory."""
@@ -212,11 +212,11 @@ class FertilityTranslator(LengthPredictor):
 
     @cached_property
     def teachers(self) -> dict[str, Scorer]:
-        """By the name of their runs."""
+        """The opened teachers, by the name of their runs."""
         return {}
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
-        """Copies by the likeliest fertilities that add up to the length."""
+        """Source tokens copied by the likeliest fertilities that add up to the length."""
         fertilities, ends = predict_copying(self.fertility_model, encoded).of_length(lengths)
         values, valid = copy_tokens(source.values, fertilities)
         if not values.size(1):
@@ -225,7 +225,7 @@ class FertilityTranslator(LengthPredictor):
 
 
 class MaskPredictTranslator(LengthPredictor):
-    """Masked tokens are filled in, repeatedly, for several lengths of the translation."""
+    """Mask-Predict: fill in masked tokens iteratively, for several lengths of the translation."""
 
     validation_decode: Mapping[str, Any] = {
         "kind": "mask-predict", "iterations": 4, "length_beam": 1, "nbest": 1, **NEUTRAL_SAMPLING
@@ -245,15 +245,15 @@ class MaskPredictTranslator(LengthPredictor):
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
         penalty = strategy.length_penalty
-        found = parallel.fill_in(self.mask_predict_model, source, limits, self.hidden, self.target.pad, strategy)
-        beam = len(found.lengths) // len(texts)  # fewer if there are fewer lengths
-        best = likeliest((found.logprobs / found.lengths**penalty).view(-1, beam)).tolist()
-        written = found.rows()
-        chosen = [written[number * beam + int(own)] for number, own in enumerate(best)]
-        return [parallel.hypothesis(*each, penalty, strategy.merge_repeats) for each in chosen]
+        filled = parallel.fill_in(self.mask_predict_model, source, limits, self.hidden, self.target.pad, strategy)
+        beam = len(filled.lengths) // len(texts)  # fewer if there are fewer lengths
+        best = likeliest((filled.logprobs / filled.lengths**penalty).view(-1, beam)).tolist()
+        rows = filled.rows()
+        chosen = [rows[number * beam + int(candidate)] for number, candidate in enumerate(best)]
+        return [parallel.hypothesis(*row, penalty, strategy.merge_repeats) for row in chosen]
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
-        """All tokens masked."""
+        """A target whose tokens are all masked."""
         places = torch.arange(max(int(lengths.max()), 1), device=lengths.device)
         valid = places < lengths[:, None]
         logprobs = self.mask_predict_model.length_logits(encoded).float().log_softmax(-1)
@@ -264,49 +264,54 @@ class MaskPredictTranslator(LengthPredictor):
 class FertilityJob(TranslateJob):
     """Pairs with the fertilities of their source tokens."""
 
-    own_settings = ("links", "teacher_weight", "glancing")
+    used_settings = ("links", "teacher_weight", "glancing")
 
     def make_objective(self) -> Objective:
-        own, run = self.predictor, self.run
+        student, run = self.predictor, self.run
         weight, smoothing, glancing = run.data.teacher_weight, run.train.smoothing, run.data.glancing
         if not weight:
-            return FertilityObjective(own.module, smoothing, glancing)
-        teacher = open_teacher(run.data.teacher, own.device, "data.teacher")
-        for side, mine, theirs in (("source", own.source, teacher.source), ("target", own.target, teacher.target)):
+            return FertilityObjective(student.module, smoothing, glancing)
+        teacher = open_teacher(run.data.teacher, student.device, "data.teacher")
+        for field, mine, theirs in (
+            ("source", student.source, teacher.source),
+            ("target", student.target, teacher.target),
+        ):
             if vocabulary(mine) != vocabulary(theirs):
                 raise UserError(
-                    f"{run.data.teacher} has another {side} vocabulary than this run and cannot fine-tune it; train "
+                    f"{run.data.teacher} has another {field} vocabulary than this run and cannot fine-tune it; train "
                     "the run that it starts from with data.teacher, too"
                 )
-        contexts = [each for each in (own.context, teacher.context) if each is not None]
+        contexts = [context for context in (student.context, teacher.context) if context is not None]
         longest = min(contexts) if contexts else None
-        target = own.target
-        hidden = torch.tensor([target.pad, target.start, target.end], device=own.device)
+        target = student.target
+        hidden = torch.tensor([target.pad, target.start, target.end], device=student.device)
         frozen = FrozenTeacher(as_module(teacher.model), target.start, target.end, hidden, longest)
-        return TaughtFertilityObjective(own.module, smoothing, frozen, weight, glancing)
+        return TaughtFertilityObjective(student.module, smoothing, frozen, weight, glancing)
 
     def make_dataset(self) -> PairDataset:
-        own, run = self.predictor, self.run
+        predictor, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        sides = self.splits["train"], own.source, own.target, run.data, run.train
+        arguments = self.splits["train"], predictor.source, predictor.target, run.data, run.train
         if run.model.fertilities:
-            return FertilityDataset(*sides, own.context, run.model.max_fertility)
-        return EvenDataset(*sides, longest_target(run, own.context))
+            return FertilityDataset(*arguments, predictor.context, run.model.max_fertility)
+        return EvenDataset(*arguments, longest_target(run, predictor.context))
 
 
 class MaskPredictJob(TranslateJob):
     """Pairs with masked target tokens."""
 
-    own_settings = ("rdrop",)
+    used_settings = ("rdrop",)
 
     def make_objective(self) -> Objective:
         return MaskPredictObjective(self.predictor.module, self.run.train.smoothing, self.run.data.rdrop)
 
     def make_dataset(self) -> PairDataset:
-        own, run = self.predictor, self.run
+        predictor, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        context = longest_target(run, own.context)
-        return MaskPredictDataset(self.splits["train"], own.source, own.target, run.data, run.train, context)
+        context = longest_target(run, predictor.context)
+        return MaskPredictDataset(
+            self.splits["train"], predictor.source, predictor.target, run.data, run.train, context
+        )
 
 
 def longest_target(run: Run, context: int | None) -> int:

@@ -23,20 +23,20 @@ ALIGN_CHUNK = 10_000  # examples that are encoded together
 
 
 class CopyDataset(PairDataset):
-    """Pairs with the fertilities of their source tokens, which END has none of."""
+    """Pairs with the fertilities of their source tokens. END has fertility 0."""
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        copies = pad_target([np.repeat(source, own) for source, _, own in items], self.source.pad)
+        copies = pad_target([np.repeat(source, fertility) for source, _, fertility in items], self.source.pad)
         fields = {
             "source": pad_tokens([source for source, _, _ in items], self.source.pad),
             "copies": copies,
             "labels": flat_labels([target for _, target, _ in items], copies.values.size(1)),
-            "fertility": pad_labels([own for _, _, own in items]),
+            "fertility": pad_labels([fertility for _, _, fertility in items]),
         }
         return Batch(fields, sum(len(target) for _, target, _ in items), counts=self.counts(items))
 
     def counts(self, items: Sequence[EncodedExample]) -> dict[str, int]:
-        """Of the further terms of the loss."""
+        """The counts of the further terms of the loss."""
         return {"fertility": sum(len(source) for source, _, _ in items)}
 
 
@@ -46,17 +46,17 @@ class EvenDataset(CopyDataset):
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for source, target in super().encode(indices):
             size = len(source) - 1
-            own = fertilities(np.full(len(target) - 1, -1), size, len(target))
-            yield source, target[: own.sum()], np.append(own, np.int32(0))
+            fertility = fertilities(np.full(len(target) - 1, -1), size, len(target))
+            yield source, target[: fertility.sum()], np.append(fertility, np.int32(0))
 
     def counts(self, items: Sequence[EncodedExample]) -> dict[str, int]:
         return {"length": len(items)}
 
 
 class FertilityDataset(CopyDataset):
-    """Fertilities of alignments.
+    """Pairs with the fertilities of word alignments.
 
-    Links between words give them, if the examples have a third side. Else an IBM model is fitted to the tokens.
+    They come from links between words, if examples have a third field. Otherwise an IBM model is fitted to the tokens.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class FertilityDataset(CopyDataset):
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for index, (source, target) in zip(indices, super().encode(indices), strict=True):
-            own = fertilities(self._choose(index, source[:-1], target[:-1]), len(source) - 1, self.max_fertility)
-            if len(target) - 1 > own.sum():
+            fertility = fertilities(self._choose(index, source[:-1], target[:-1]), len(source) - 1, self.max_fertility)
+            if len(target) - 1 > fertility.sum():
                 self.shortened.add(index)
-            yield source, target[: own.sum()], np.append(own, np.int32(0))
+            yield source, target[: fertility.sum()], np.append(fertility, np.int32(0))
 
     def _choose(self, index: int, source: Ids, target: Ids) -> np.ndarray:
         """The source token of every target token; -1 is none."""
@@ -94,20 +94,20 @@ class FertilityDataset(CopyDataset):
 
     def _align(self) -> tuple[np.ndarray, np.ndarray]:
         """The choices of all target tokens, and where those of each example end."""
-        sides: tuple[list[Ids], list[Ids]] = [], []
+        token_rows: tuple[list[Ids], list[Ids]] = [], []
         for first in range(0, len(self.examples), ALIGN_CHUNK):
             chunk = range(first, min(first + ALIGN_CHUNK, len(self.examples)))
             for pair in super().encode(list(chunk)):
-                for side, ids in zip(sides, pair, strict=True):
-                    side.append(ids[:-1])
-        return choose_by_model(*sides)
+                for rows, ids in zip(token_rows, pair, strict=True):
+                    rows.append(ids[:-1])
+        return choose_by_model(*token_rows)
 
     def describe_shortened(self) -> str:
         return f"targets have over {self.max_fertility} tokens for a source token and were cut (model.max_fertility)"
 
 
 class CtcTranslationDataset(PairDataset):
-    """Pairs whose source tokens are each copied equally often; CTC finds the places of the target tokens among them."""
+    """Pairs whose source tokens are each copied equally often; CTC aligns the target tokens with the copies."""
 
     def __init__(
         self,
@@ -143,19 +143,19 @@ class CtcTranslationDataset(PairDataset):
 
 
 class MaskPredictDataset(PairDataset):
-    """Pairs in which a random number of target tokens, from one to all, are masked: PAD stands for them."""
+    """Pairs in which a random number of target tokens, from one to all, are masked by PAD."""
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for source, target in super().encode(indices):
             yield source, target[:-1], np.ones(len(target) - 1, np.int32)
 
-    def augment(self, items: list[EncodedExample], draws: ExampleRng) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], rng: ExampleRng) -> list[EncodedExample]:
         lengths = np.array([len(target) for _, target, _ in items])
-        counts = 1 + draws.below(np.maximum(lengths, 1))
-        numbers = np.split(draws.branch(0).uniform(lengths), lengths.cumsum()[:-1])
+        counts = 1 + rng.below(np.maximum(lengths, 1))
+        numbers = np.split(rng.branch(0).uniform(lengths), lengths.cumsum()[:-1])
         return [
-            (source, target, (own.argsort().argsort() < count).astype(np.int32))
-            for (source, target, _), own, count in zip(items, numbers, counts, strict=True)
+            (source, target, (keys.argsort().argsort() < count).astype(np.int32))
+            for (source, target, _), keys, count in zip(items, numbers, counts, strict=True)
         ]
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
@@ -181,6 +181,6 @@ def flat_labels(rows: Sequence[Ids], width: int, chosen: Sequence[np.ndarray] | 
     """The tokens of all rows, or the chosen ones, with their indices in the flattened table."""
     places = [number * width + np.arange(len(row)) for number, row in enumerate(rows)]
     flat, index = np.concatenate(rows), np.concatenate(places)
-    kept = slice(None) if chosen is None else np.concatenate(chosen).astype(bool)
-    labels, positions = (torch.from_numpy(each[kept].astype(np.int64)) for each in (flat, index))
+    selected = slice(None) if chosen is None else np.concatenate(chosen).astype(bool)
+    labels, positions = (torch.from_numpy(values[selected].astype(np.int64)) for values in (flat, index))
     return Inputs("tokens", labels, positions=positions)

@@ -38,8 +38,8 @@ def distill(
 ) -> int:
     """Write the translation of every source to a file of lines, or with its source to a .tsv file; return their number.
 
-    `data` has the files of the sources as its first side; None: data.train of the run. `splice` new texts for each
-    source follow, made of pieces of the sources.
+    `data` has the files of the sources first; None: data.train of the run. `splice` new texts per source follow, made
+    of parts of the sources.
     """
     check_output(predictor, out)
     pairs = plain_suffix(str(out)) == ".tsv"
@@ -78,15 +78,15 @@ def check_output(predictor: TranslatePredictor, out: Path) -> None:
 
 
 def open_sources(predictor: TranslatePredictor, data: DataFiles | None, pairs: bool) -> Sequence[str]:
-    """The source texts. Only files of lines have the same lines as an output without its sources."""
+    """The source texts. An output without its sources needs files of lines, whose lines it matches."""
     run = predictor.run
-    sides = run.data.train if data is None else data
-    known = bool(sides) and not sides[0][0].endswith(IN_MEMORY)
-    if known and file_format(sides[0][0], run.data.format, "text") == "text":
-        return TextLines(sides[0], run.data.invalid)
+    files = run.data.train if data is None else data
+    in_files = bool(files) and not files[0][0].endswith(IN_MEMORY)
+    if in_files and file_format(files[0][0], run.data.format, "text") == "text":
+        return TextLines(files[0], run.data.invalid)
     if not pairs:
-        what = "a table" if known else "not in files"
-        raise UserError(f"the data are {what}, so targets alone have no sources; give --out a name that ends in .tsv")
+        origin = "a table" if in_files else "not in files"
+        raise UserError(f"the data are {origin}, so targets alone have no sources; give --out a name that ends in .tsv")
     return predictor.data_split(run, "train", data).texts(0)
 
 
@@ -96,14 +96,14 @@ def add_splices(sources: Sequence[str], splice: int, pairs: bool, report: Callab
         raise UserError(
             "--splice makes new sources, so targets alone do not suffice; give --out a name that ends in .tsv"
         )
-    known = [sources[i] for i in range(len(sources))]
-    found = splice_texts(known, splice * len(known))
-    report(f"{len(found):,} spliced texts follow the {len(known):,} of the data")
-    return known + found
+    texts = [sources[i] for i in range(len(sources))]
+    spliced = splice_texts(texts, splice * len(texts))
+    report(f"{len(spliced):,} spliced texts follow the {len(texts):,} of the data")
+    return texts + spliced
 
 
 def describe_job(predictor: TranslatePredictor, sources: Sequence[str], pairs: bool) -> dict[str, str]:
-    """What decides the output."""
+    """Hashes and settings that determine the output."""
     content, weights = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     for source in sources:
         content.update(f"{source}\n".encode())
@@ -148,11 +148,11 @@ def write_lines(
     pairs: bool,
     report: Callable[[str], None],
 ) -> None:
-    """Translate the sources after the first `begun` ones; report how many are done, and how long the others take."""
+    """Translate the sources after the first `begun` ones; report progress and the remaining time."""
     started = reported = time.monotonic()
     for first in range(begun, len(sources), CHUNK):
         texts = [sources[i] for i in range(first, min(first + CHUNK, len(sources)))]
-        targets = [one_line(each) for each in predictor.predict(texts)]
+        targets = [one_line(text) for text in predictor.predict(texts)]
         lines = [f"{one_line(x)}\t{y}" for x, y in zip(texts, targets, strict=True)] if pairs else targets
         file.write("".join(f"{line}\n" for line in lines).encode())
         file.flush()
@@ -160,8 +160,8 @@ def write_lines(
         if now - reported > EVERY:
             reported = now
             rate = (done - begun) / (now - started)
-            left = format_duration((len(sources) - done) / rate)
-            report(f"{done:,} of {len(sources):,} lines, {rate:.1f} lines/s, {left} left")
+            remaining = format_duration((len(sources) - done) / rate)
+            report(f"{done:,} of {len(sources):,} lines, {rate:.1f} lines/s, {remaining} left")
 
 
 def one_line(text: str) -> str:
@@ -169,7 +169,7 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines()).replace("\t", " ")
 
 
-TRIES = 20  # for every text that is wanted
+TRIES = 20  # for every requested text
 
 
 COMMON = 5  # places that a pair of words must have
@@ -185,16 +185,16 @@ def splice_texts(texts: Sequence[str], count: int, seed: int = 1) -> list[str]:
     space separates. The lengths of new texts are those of the given ones, but for the extreme 1 %.
     """
     rows = [text.split() for text in texts]
-    known = {tuple(row) for row in rows}
+    seen = {tuple(row) for row in rows}
     places: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for number, row in enumerate(rows):
         for place in range(1, len(row) - 2):
             places[row[place], row[place + 1]].append((number, place))
     lengths = sorted(map(len, rows))
     shortest, longest = (lengths[int(share * len(lengths))] if lengths else 0 for share in (0.005, 0.995))
-    draw, found = random.Random(seed), list[str]()
+    draw, spliced = random.Random(seed), list[str]()
     for _ in range(TRIES * count if rows else 0):
-        if len(found) == count:
+        if len(spliced) == count:
             break
         number = draw.randrange(len(rows))
         row = rows[number]
@@ -206,7 +206,7 @@ def splice_texts(texts: Sequence[str], count: int, seed: int = 1) -> list[str]:
             continue
         other, place = draw.choice(shared)
         new = row[:cut] + rows[other][place:]
-        if other != number and shortest <= len(new) <= longest and tuple(new) not in known:
-            known.add(tuple(new))
-            found.append(" ".join(new))
-    return found
+        if other != number and shortest <= len(new) <= longest and tuple(new) not in seen:
+            seen.add(tuple(new))
+            spliced.append(" ".join(new))
+    return spliced

@@ -21,10 +21,10 @@ HIDDEN = -1e4  # logits of tokens that are never written; finite, so that 0 · l
 
 
 class FertilityObjective(Objective):
-    """Summed over the target tokens, which the copies of known fertilities predict; and over fertilities or lengths.
+    """The loss of the target tokens, given copies of known fertilities, and that of the fertilities or lengths.
 
     With `glancing` λ (2008.07905), a first pass counts the wrong tokens of a target. λ times as many of its tokens,
-    drawn at random, are then shown to the decoder instead of copies, and only the others are learned.
+    drawn at random, then replace copies as decoder inputs, and only the others are learned.
     """
 
     def __init__(self, model: nn.Module, smoothing: float, glancing: float = 0.0) -> None:
@@ -37,35 +37,35 @@ class FertilityObjective(Objective):
     def plain_losses(self, batch: Batch, encoded: Encoded) -> LossSum:
         model, copies, labels = cast(FertilityModel, self.model), batch["copies"], batch["labels"]
         assert copies.valid is not None and labels.positions is not None
-        shown = self.glance(copies, encoded, labels) if self.glancing else None
-        states = model.decode(copies, encoded, shown).flatten(0, 1)[labels.positions]
-        learned = None if shown is None else shown.flatten()[labels.positions] < 0
+        revealed = self.glance(copies, encoded, labels) if self.glancing else None
+        states = model.decode(copies, encoded, revealed).flatten(0, 1)[labels.positions]
+        learned = None if revealed is None else revealed.flatten()[labels.positions] < 0
         loss = smoothed_cross_entropy(model.logits(states), labels.values, learned, self.smoothing)
         if not model.fertilities:
-            found, lengths = model.length_logits(encoded).float(), copies.valid.sum(1)
-            return LossSum(loss, {"length": cross_entropy(found, lengths, reduction="sum")})
-        found, wanted = model.fertility_logits(encoded).float().flatten(0, 1), batch["fertility"].values.flatten()
-        return LossSum(loss, {"fertility": cross_entropy(found, wanted, reduction="sum", ignore_index=IGNORED)})
+            logits, lengths = model.length_logits(encoded).float(), copies.valid.sum(1)
+            return LossSum(loss, {"length": cross_entropy(logits, lengths, reduction="sum")})
+        logits, fertilities = model.fertility_logits(encoded).float().flatten(0, 1), batch["fertility"].values.flatten()
+        return LossSum(loss, {"fertility": cross_entropy(logits, fertilities, reduction="sum", ignore_index=IGNORED)})
 
     def glance(self, copies: Inputs, encoded: Encoded, labels: Inputs) -> Tensor:
-        """(rows, copies): the target tokens to show; -1: none.
+        """(rows, copies): the target tokens to reveal; -1: none.
 
         The first pass keeps its gradients, though nothing uses them: without them, autocast would cache weights that
         the second pass cannot train.
         """
         model, places = cast(FertilityModel, self.model), labels.positions
         assert copies.valid is not None and places is not None
-        found = model.logits(model.decode(copies, encoded).flatten(0, 1)[places]).detach().argmax(-1)
+        predicted = model.logits(model.decode(copies, encoded).flatten(0, 1)[places]).detach().argmax(-1)
         table = torch.full_like(copies.values, -1).flatten()
-        wanted = table.scatter(0, places, labels.values).view_as(copies.values)
-        wrong = table.scatter(0, places, (found != labels.values).long()).view_as(copies.values) > 0
+        targets = table.scatter(0, places, labels.values).view_as(copies.values)
+        wrong = table.scatter(0, places, (predicted != labels.values).long()).view_as(copies.values) > 0
         count = (wrong.sum(1, keepdim=True) * self.glancing + 0.5).long()
-        return wanted.masked_fill(~random_places(copies.valid, count), -1)
+        return targets.masked_fill(~random_places(copies.valid, count), -1)
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenTeacher:
-    """A model that writes token by token and is not trained: no part of what is trained and saved."""
+    """An autoregressive model that is neither trained nor saved."""
 
     model: nn.Module
     start: int  # the token that it begins with
@@ -107,16 +107,16 @@ class TaughtFertilityObjective(FertilityObjective):
         assert copies.valid is not None
         most = None if self.teacher.longest is None else self.teacher.longest - 1  # it reads START, too
         valid = copies.valid[:, :most]
-        found, judged = self.predictions(Inputs("tokens", copies.values[:, :most], valid), encoded, taught)
-        return (found.exp() * (found - judged[:, :-1])).sum(-1).masked_fill(~valid, 0.0).sum(1)
+        logprobs, teacher_logprobs = self.predictions(Inputs("tokens", copies.values[:, :most], valid), encoded, taught)
+        return (logprobs.exp() * (logprobs - teacher_logprobs[:, :-1])).sum(-1).masked_fill(~valid, 0.0).sum(1)
 
     def policy_loss(self, source: Inputs, encoded: Encoded, taught: Encoded) -> Tensor:
         """Its gradient is that of the expected cost of sampled fertilities."""
         copying, limits = predict_copying(cast(FertilityModel, self.model), encoded), self.copy_limits(source)
         sampled, logprobs = copying.random()
         with torch.no_grad():  # last: autocast must not cache weights without gradients
-            both = [limit_fertilities(each, limits) for each in (sampled, copying.mean())]
-            cost, baseline = (self.cost(source, each, encoded, taught) for each in both)
+            samples = [limit_fertilities(fertilities, limits) for fertilities in (sampled, copying.mean())]
+            cost, baseline = (self.cost(source, fertilities, encoded, taught) for fertilities in samples)
         return ((cost - baseline) * logprobs).sum()
 
     def copy_limits(self, source: Inputs) -> Tensor:
@@ -128,14 +128,14 @@ class TaughtFertilityObjective(FertilityObjective):
     def cost(self, source: Inputs, fertilities: Tensor, encoded: Encoded, taught: Encoded) -> Tensor:
         """(rows,): the teacher's mean cross-entropy under the model, over the tokens of a translation and END.
 
-        As the score of noisy parallel decoding, but for its sign. The paper has the sum and does not name END: then the
-        shortest translations are the cheapest.
+        It is the negative score of noisy parallel decoding. The paper sums and does not mention END, which would make
+        the shortest translations the cheapest.
         """
         values, valid = copy_tokens(source.values, fertilities, max(int(fertilities.sum(1).max()), 1))
-        found, judged = self.predictions(Inputs("tokens", values, valid), encoded, taught)
+        student, teacher_logprobs = self.predictions(Inputs("tokens", values, valid), encoded, taught)
         lengths = valid.sum(1)
-        ends = judged[..., self.teacher.end].gather(1, lengths[:, None])[:, 0]
-        logprobs = (found.exp() * judged[:, :-1]).sum(-1).masked_fill(~valid, 0.0).sum(1) + ends
+        ends = teacher_logprobs[..., self.teacher.end].gather(1, lengths[:, None])[:, 0]
+        logprobs = (student.exp() * teacher_logprobs[:, :-1]).sum(-1).masked_fill(~valid, 0.0).sum(1) + ends
         return -logprobs / (lengths + 1)
 
     def predictions(self, copies: Inputs, encoded: Encoded, taught: Encoded) -> tuple[Tensor, Tensor]:
@@ -147,9 +147,9 @@ class TaughtFertilityObjective(FertilityObjective):
         logits = model.logits(model.decode(copies, encoded)).float()
         logits = logits.index_fill(-1, self.teacher.hidden, HIDDEN)
         with torch.no_grad():
-            written = Inputs("tokens", pad(logits.argmax(-1), (1, 0), value=self.teacher.start))
-            judged = teacher.logits(teacher.decode(written, taught)).float().log_softmax(-1)
-        return logits.log_softmax(-1), judged
+            prefix = Inputs("tokens", pad(logits.argmax(-1), (1, 0), value=self.teacher.start))
+            teacher_logprobs = teacher.logits(teacher.decode(prefix, taught)).float().log_softmax(-1)
+        return logits.log_softmax(-1), teacher_logprobs
 
 
 class CtcTranslationObjective(Objective):
@@ -167,9 +167,9 @@ class CtcTranslationObjective(Objective):
 
 
 class MaskPredictObjective(Objective):
-    """Summed over the masked tokens; and over the lengths of the targets.
+    """The loss of the masked tokens, and that of the target lengths.
 
-    R-Drop (2106.14448) averages two passes and adds their divergence, `rdrop` times.
+    R-Drop (2106.14448) averages two passes and adds `rdrop` times their divergence.
     """
 
     def __init__(self, model: nn.Module, smoothing: float, rdrop: float = 0.0) -> None:
@@ -180,20 +180,20 @@ class MaskPredictObjective(Objective):
         model, target, labels = cast(MaskPredictModel, self.model), batch["target"], batch["labels"]
         assert labels.positions is not None
         encoded = [model.encode(batch["source"]) for _ in range(2 if self.rdrop else 1)]
-        states = (model.decode(target, each).flatten(0, 1)[labels.positions] for each in encoded)
-        logits = [model.logits(each) for each in states]
-        losses = [smoothed_cross_entropy(each, labels.values, smoothing=self.smoothing) for each in logits]
+        states = (model.decode(target, source).flatten(0, 1)[labels.positions] for source in encoded)
+        logits = [model.logits(hidden) for hidden in states]
+        losses = [smoothed_cross_entropy(scores, labels.values, smoothing=self.smoothing) for scores in logits]
         loss = torch.stack(losses).mean()
         if self.rdrop:
             loss = loss + self.rdrop * rdrop_divergence(*logits)
         lengths = [
-            cross_entropy(model.length_logits(each).float(), batch["length"].values, reduction="sum")
-            for each in encoded
+            cross_entropy(model.length_logits(source).float(), batch["length"].values, reduction="sum")
+            for source in encoded
         ]
         return LossSum(loss, {"length": torch.stack(lengths).mean()})
 
 
 def random_places(valid: Tensor, count: Tensor) -> Tensor:
-    """(rows, places) bool: so many (rows, 1) of the valid places of each row, drawn at random."""
+    """(rows, places) bool: `count` (rows, 1) of the valid places of each row, drawn at random."""
     order = torch.rand(valid.shape, device=valid.device).masked_fill(~valid, 2.0).argsort(1)
     return (order.argsort(1) < count) & valid

@@ -1,4 +1,4 @@
-"""Runs that write token by token: they score the translations of others, and teach them."""
+"""Autoregressive runs that score the translations of other runs and teach them."""
 
 from pathlib import Path
 
@@ -21,8 +21,10 @@ def teacher_config(name: str, key: str) -> Run:
         raise UserError(f"{key} is {name}, which is not a run folder; give one of the task translate")
     run = load_config(run_folder.read_run(folder)["config"], str(folder / run_folder.FILE))
     if run.task != "translate" or run.tune.kind != "none":
-        what = f"of the task {run.task}" if run.task != "translate" else "tuned over a base, which must be merged first"
-        raise UserError(f"{key} is {name}, a run {what}; give a whole run of the task translate")
+        description = (
+            f"of the task {run.task}" if run.task != "translate" else "tuned over a base, which must be merged first"
+        )
+        raise UserError(f"{key} is {name}, a run {description}; give a whole run of the task translate")
     if "target" not in spec_of(run.model.family).writes:
         raise UserError(f"{key} is {name}, which writes all tokens at once; give a run that writes token by token")
     return run
@@ -43,11 +45,13 @@ def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -
 @torch.no_grad()
 def copy_teacher_weights(name: str, model: nn.Module) -> str:
     """Copy the weights of the run data.teacher that fit, by name and shape, and say how many."""
-    own, theirs = (
+    weights, teacher_weights = (
         model.state_dict(),
         as_module(open_teacher(name, torch.device("cpu"), "data.teacher").model).state_dict(),
     )
-    fitting = [key for key, tensor in own.items() if key in theirs and theirs[key].shape == tensor.shape]
-    for key in fitting if not any(tensor.is_meta for tensor in own.values()) else ():
-        own[key].copy_(theirs[key])
-    return f"{len(fitting)} of {len(own)} weights begin with those of {name}"
+    fitting = [
+        key for key, tensor in weights.items() if key in teacher_weights and teacher_weights[key].shape == tensor.shape
+    ]
+    for key in fitting if not any(tensor.is_meta for tensor in weights.values()) else ():
+        weights[key].copy_(teacher_weights[key])
+    return f"{len(fitting)} of {len(weights)} weights begin with those of {name}"

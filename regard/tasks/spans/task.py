@@ -1,4 +1,4 @@
-"""Span corruption: T5's pre-training. The predictor generates the spans that the sentinels of a text replace."""
+"""Span corruption, the pre-training of T5. The predictor generates the spans that the sentinels of a text replace."""
 
 import math
 from pathlib import Path
@@ -35,9 +35,9 @@ class SpanPredictor(TranslatePredictor):
 
     data_split = staticmethod(open_lines)
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
         """The metrics of lines of text with a fixed corruption, None because it predicts no texts, and the texts."""
-        examples = self.data_split(self.run, "test", sides)
+        examples = self.data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
         return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
 
@@ -67,11 +67,11 @@ class SpanJob(translate.TranslateJob):
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
     """Open the data and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, SpanPredictor.data_split)
     sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
-    tokenizer = kept_tokenizer(kept, "source") or train_tokenizer(
+    tokenizer = kept_tokenizer(processors, "source") or train_tokenizer(
         run.tokenizer, splits["train"].texts(0), control=sentinels
     )
     run = with_vocab(run, tokenizer, tokenizer)

@@ -16,7 +16,14 @@ from ...data.datasets.collate import IGNORED
 from ...data.datasets.rows import TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
+from ...data.sources.tagged import (
+    SentenceBlock,
+    TagFormat,
+    detect_format,
+    read_first_lines,
+    tag_columns,
+    tagged_sentences,
+)
 from ...data.tables.columns import TAGS, WORDS, ColumnRule
 from ...errors import UserError
 from ...families.protocols import as_module
@@ -45,7 +52,7 @@ Words = Sequence[str]
 class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
     """Each sentence with its tags.
 
-    A string comes back in its own format: CoNLL-U, columns, a JSON object, or words between spaces as word/TAG. A list
+    A string is returned in its own format: CoNLL-U, columns, a JSON object, or words between spaces as word/TAG. A list
     of words gives the list of their tags.
     """
 
@@ -63,21 +70,24 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         top = self.decode_settings(decode).top if decode else self.run.decode.top
         if top and not details:
             warnings.warn("decode.top has an effect with details only; add --details or details=True", stacklevel=3)
-        return [TagRequest(each if isinstance(each, str) else tuple(each), top) for each in as_sentences(items)]
+        return [
+            TagRequest(sentence if isinstance(sentence, str) else tuple(sentence), top)
+            for sentence in as_sentences(items)
+        ]
 
     def predict_requests(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
         self.refuse_adapters(requests)
-        parsed = [self._parse(number, each.sentence) for number, each in enumerate(requests)]
-        found = self._logprobs([words for _, words in parsed], batch)
+        parsed = [self._parse(number, request.sentence) for number, request in enumerate(requests)]
+        sentence_logprobs = self._logprobs([words for _, words in parsed], batch)
         return [
             self._result(request, format, words, logprobs)
-            for request, (format, words), logprobs in zip(requests, parsed, found, strict=True)
+            for request, (format, words), logprobs in zip(requests, parsed, sentence_logprobs, strict=True)
         ]
 
     def record(self, request: TagRequest, result: TagResult) -> Record:
         return tag_record(result, self.top(request) > 0)
 
-    def answer(self, request: TagRequest, result: TagResult) -> str | list[str]:
+    def plain_result(self, request: TagRequest, result: TagResult) -> str | list[str]:
         return list(result.tags) if result.text is None else result.text
 
     def column_rule(self, required: int = 1) -> ColumnRule:
@@ -91,23 +101,31 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
         lines = iter(lines)
-        if head := read_head(lines):
+        if head := read_first_lines(lines):
             yield from detect_format(head, self.run.data).blocks(chain(head, lines))
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted tags and the reference tags of all words."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
         references = [tags for _, tags in examples]
         self.report_labels(examples, [*chain(*references)])
         logprobs = self._logprobs([words for words, _ in examples])
         require_finite(float(rows.sum()) for rows in logprobs)
-        found = [self.best_labels(rows) for rows in logprobs]
-        flat, wanted = list(chain(*found)), list(chain(*references))
-        metrics: Metrics = {"examples": len(references), "words": len(wanted), **label_metrics(flat, wanted)}
+        predicted = [self.best_labels(rows) for rows in logprobs]
+        flat_predicted, flat_references = list(chain(*predicted)), list(chain(*references))
+        metrics: Metrics = {
+            "examples": len(references),
+            "words": len(flat_references),
+            **label_metrics(flat_predicted, flat_references),
+        }
         if self.labels.spans:
-            metrics |= span_metrics(found, references)
-        return metrics | self._baselines(examples) | self.unseen_labels(wanted), flat, wanted
+            metrics |= span_metrics(predicted, references)
+        return (
+            metrics | self._baselines(examples) | self.unseen_labels(flat_references),
+            flat_predicted,
+            flat_references,
+        )
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -115,31 +133,31 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         """Nats per word, predicted and reference tags; words with an unseen tag do not count in the loss."""
         references = [tags for _, tags in examples]
         logprobs = self._logprobs([words for words, _ in examples])
-        wanted = torch.tensor([self.labels.ids.get(tag, IGNORED) for tags in references for tag in tags])
-        nats = -torch.cat(logprobs).gather(1, wanted.clamp(min=0)[:, None])[wanted != IGNORED].sum()
-        count = max(int((wanted != IGNORED).sum()), 1)
+        targets = torch.tensor([self.labels.ids.get(tag, IGNORED) for tags in references for tag in tags])
+        nats = -torch.cat(logprobs).gather(1, targets.clamp(min=0)[:, None])[targets != IGNORED].sum()
+        count = max(int((targets != IGNORED).sum()), 1)
         return float(nats) / count, [self.best_labels(rows) for rows in logprobs], references
 
     def _logprobs(self, sentences: Sequence[Words], batch: int | None = None) -> list[Tensor]:
         """(words, labels) of each sentence, of any length."""
         tokens = encode_words(self.tokenizer, sentences)
-        encoded = [encode_sentence(self.tokenizer, each, self.room, self.run.data.overlap) for each in tokens]
-        found = iter(self.label_logprobs([row for each in encoded for row in each.rows], batch))
+        encoded = [encode_sentence(self.tokenizer, words, self.room, self.run.data.overlap) for words in tokens]
+        row_logprobs = iter(self.label_logprobs([row for sentence in encoded for row in sentence.rows], batch))
         logprobs = []
-        for each in encoded:
-            rows = [next(found) for _ in each.rows]
-            words = [rows[row][column] for row, column in each.word_positions]
+        for sentence in encoded:
+            rows = [next(row_logprobs) for _ in sentence.rows]
+            words = [rows[row][column] for row, column in sentence.word_positions]
             logprobs.append(torch.stack(words) if words else torch.zeros(0, len(self.labels)))
         return logprobs
 
-    def _parse(self, number: int, given: str | Words) -> tuple[TagFormat | None, list[str]]:
+    def _parse(self, number: int, sentence: str | Words) -> tuple[TagFormat | None, list[str]]:
         """The words of a sentence, and its format if it is a string."""
-        if not isinstance(given, str):
-            return None, list(given)
-        lines, name = given.split("\n"), f"sentence {number + 1}"
-        format = detect_format(read_head(iter(lines)), self.run.data)
-        if isinstance(given, SentenceBlock):
-            format, name = given.tag_format, f"the sentence at line {given.line}"
+        if not isinstance(sentence, str):
+            return None, list(sentence)
+        lines, name = sentence.split("\n"), f"sentence {number + 1}"
+        format = detect_format(read_first_lines(iter(lines)), self.run.data)
+        if isinstance(sentence, SentenceBlock):
+            format, name = sentence.tag_format, f"the sentence at line {sentence.line}"
         if len(lines) > 1 and not format.word_per_line:
             raise UserError(
                 f"{name} has several lines and looks like {format.name}, where a sentence is one line; "
@@ -148,7 +166,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         try:
             return format, [word.text for word in format.words(lines, tagged=False).values()]
         except ValueError as error:
-            raise UserError(f"{name}, {_shorten(given)}: {error}") from error
+            raise UserError(f"{name}, {_shorten(sentence)}: {error}") from error
 
     def _result(self, request: TagRequest, format: TagFormat | None, words: Words, logprobs: Tensor) -> TagResult:
         tags, sentence, top = self.best_labels(logprobs), request.sentence, self.top(request)
@@ -173,8 +191,8 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         except UserError:  # the training files no longer exist
             return metrics
         baseline = MostFrequentTag(train)
-        found = [baseline.tag(word) for words, _ in examples for word in words]
-        accuracy = sum(map(str.__eq__, found, references)) / len(references)
+        predicted = [baseline.tag(word) for words, _ in examples for word in words]
+        accuracy = sum(map(str.__eq__, predicted, references)) / len(references)
         return metrics | {"most_frequent_tag": accuracy}
 
 
@@ -191,10 +209,10 @@ class MostFrequentTag:
         for words, tags in train:
             for word, tag in zip(words, tags, strict=True):
                 counts.setdefault(word, Counter())[tag] += 1
-        rare = Counter(next(iter(each)) for each in counts.values() if each.total() == 1)
+        rare = Counter(next(iter(tag_counts)) for tag_counts in counts.values() if tag_counts.total() == 1)
         total = sum(counts.values(), Counter[str]())
         self.unknown = (rare or total).most_common(1)[0][0]
-        self.known = {word: each.most_common(1)[0][0] for word, each in counts.items()}
+        self.known = {word: tag_counts.most_common(1)[0][0] for word, tag_counts in counts.items()}
 
     def tag(self, word: str) -> str:
         """The most frequent tag of a word."""
@@ -216,26 +234,26 @@ class TagJob(LabelJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        loss, found, references = self.predictor.loss_over(self.splits["valid"])
-        metrics = label_metrics(list(chain(*found)), list(chain(*references)))
+        loss, predicted, references = self.predictor.loss_over(self.splits["valid"])
+        metrics = label_metrics(list(chain(*predicted)), list(chain(*references)))
         if self.predictor.labels.spans:
-            metrics |= span_metrics(found, references)
+            metrics |= span_metrics(predicted, references)
         return {"loss": loss, **{name: metrics[name] for name in ("accuracy", "f1", "spans") if name in metrics}}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
     """Open the data, collect the tags and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    labels = label_set(run, collect_tags(splits["train"]), kept, TagPredictor.label_field, splits)
+    labels = label_set(run, collect_tags(splits["train"]), processors, TagPredictor.label_field, splits)
     if run.train.metric == "spans" and not labels.spans:
         raise UserError(
             f"train.metric is spans and the tags mark none, such as {labels.names[0]}; spans need tags like B-PER, "
             "I-PER and O, use accuracy or f1"
         )
-    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
+    tokenizer = kept_or_trained_tokenizer(run, processors, splits["train"])
     run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
     predictor = TagPredictor(run, build_model(run), tokenizer, labels, device)
     return TagJob(predictor, splits)
@@ -250,8 +268,8 @@ def size_without_data(run: Run) -> Run:
     return encoder.size_without_data(run, head="tag", labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are the tokens of Python modules, tagged by role."""
     data = run.data
     embedded = lambda: make_python_tags(data.examples, seed=1)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: tagged_sentences(files, data), embedded, "test.conllu")
+    return open_split(run, split, files, lambda files: tagged_sentences(files, data), embedded, "test.conllu")

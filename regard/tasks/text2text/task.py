@@ -26,27 +26,31 @@ class Text2TextPredictor(TranslatePredictor):
     """A translation predictor whose texts begin with the prefix of their task."""
 
     @staticmethod
-    def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+    def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
         read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
-        return open_split(run, split, sides, read, lambda: make_mixture(run.data, split), "test.tsv")
+        return open_split(run, split, files, read, lambda: make_mixture(run.data, split), "test.tsv")
 
-    def evaluate_texts(self, sides: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_texts(self, files: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
         """As in translation, with the metrics of each task in addition."""
-        metrics, found, references = super().evaluate_texts(sides)
-        examples = self.data_split(self.run, "test", sides)
+        metrics, translations, references = super().evaluate_texts(files)
+        examples = self.data_split(self.run, "test", files)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:
             bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
-            whole = metrics["bleu_signature"]
-            rows = {name: self._task_metrics(found[a:b], references[a:b], whole) for name, a, b in bounds}
+            bleu_signature = metrics["bleu_signature"]
+            rows = {
+                name: self._task_metrics(translations[a:b], references[a:b], bleu_signature) for name, a, b in bounds
+            }
             metrics["tasks"] = MetricsByTask(rows)
-        return metrics, found, references
+        return metrics, translations, references
 
-    def _task_metrics(self, found: list[str], references: list[list[str]], whole: str) -> dict[str, float | str]:
+    def _task_metrics(
+        self, translations: list[str], references: list[list[str]], common_signature: str
+    ) -> dict[str, float | str]:
         """The metrics of one task. Its language may need another tokenizer; then it has its own signature."""
         tokenization = choose_tokenization(references, self.run.eval)
-        scores = text_metrics(found, references, TEXT_METRICS, tokenization)
-        own = signature("bleu", references, tokenization)
-        return {**scores} if own == whole else {**scores, "bleu_signature": own}
+        scores = text_metrics(translations, references, TEXT_METRICS, tokenization)
+        bleu_signature = signature("bleu", references, tokenization)
+        return {**scores} if bleu_signature == common_signature else {**scores, "bleu_signature": bleu_signature}
 
 
 class MetricsByTask(dict[str, dict[str, float | str]]):
@@ -65,9 +69,9 @@ def _format(name: str, value: float | str) -> str:
     return f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
     """Open the data, train a tokenizer that is not kept, and build the model."""
-    return translate.prepare(run, kept, device, folder, Text2TextPredictor)
+    return translate.prepare(run, processors, device, folder, Text2TextPredictor)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

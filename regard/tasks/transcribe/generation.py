@@ -26,7 +26,7 @@ from ..notices import require_finite
 from .requests import TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .settings import TranscribeDecode
 from .token_times import TokenTimes
-from .transcripts import join_segments, make_transcript, shifted
+from .transcripts import join_segments, make_transcript, shift_transcript
 
 CHUNK = 4  # batches of segments in memory: the segments of a batch have similar lengths
 
@@ -42,7 +42,7 @@ class AudioSegment(NamedTuple):
 
 
 def frames_key(frames: Array) -> str:
-    """Samples depend on it."""
+    """A hash of the frames, which seeds sampling."""
     return hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()
 
 
@@ -51,7 +51,7 @@ class SoundGeneration(SourceGeneration[Array]):
 
     model: SpeechModel
     sound: SoundFrames
-    joint: dict[float, JointCTC]  # by weight: the generator finds the CUDA graphs of a model again
+    joint: dict[float, JointCTC]  # by weight: the generator reuses the CUDA graphs of a model
     on_progress: Callable[[str, float, float], None] | None = None  # name of the recording, seconds done, all seconds
 
     def sources(self, items: Sequence[Array]) -> list[SourceInputs]:
@@ -74,16 +74,17 @@ class SoundGeneration(SourceGeneration[Array]):
 
     def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
         self.refuse_unsuitable(requests, settings)
-        found: list[list[TranscriptSegment]] = [[] for _ in requests]
+        transcribed: list[list[TranscriptSegment]] = [[] for _ in requests]
         seconds = [0.0] * len(requests)
-        pieces = self._pieces(requests, settings, seconds)
-        while chunk := list(islice(pieces, CHUNK * settings.batch)):
-            for piece, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
-                own = tuple(shifted(each, piece.start, piece.end) for each in nbest)
-                found[piece.recording].append(TranscriptSegment(round(piece.start, 3), round(piece.end, 3), own))
-                self.report_progress(requests[piece.recording].sound, piece.end)
-        pairs = zip(found, seconds, strict=True)
-        return [join_segments(own, length, settings.length_penalty) for own, length in pairs]
+        audio_segments = self._audio_segments(requests, settings, seconds)
+        while chunk := list(islice(audio_segments, CHUNK * settings.batch)):
+            for audio, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
+                hypotheses = tuple(shift_transcript(transcript, audio.start, audio.end) for transcript in nbest)
+                segment = TranscriptSegment(round(audio.start, 3), round(audio.end, 3), hypotheses)
+                transcribed[audio.recording].append(segment)
+                self.report_progress(requests[audio.recording].sound, audio.end)
+        pairs = zip(transcribed, seconds, strict=True)
+        return [join_segments(parts, length, settings.length_penalty) for parts, length in pairs]
 
     def refuse_unsuitable(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> None:
         """Refuse settings that this model cannot satisfy."""
@@ -96,14 +97,14 @@ class SoundGeneration(SourceGeneration[Array]):
                     "Whisper model"
                 )
 
-    def report_progress(self, sound: RawSound, done: float, whole: float = 0.0) -> float:
-        """Tell how far a recording is read; return its seconds, which are found if `whole` is 0."""
+    def report_progress(self, sound: RawSound, done: float, total: float = 0.0) -> float:
+        """Report how far a recording is read; return its length in seconds, which is measured if `total` is 0."""
         if self.on_progress is not None:
-            whole = whole or sound_info(sound, self.sound.rate).seconds
-            self.on_progress(sound_name(sound), min(done, whole), whole)
-        return whole
+            total = total or sound_info(sound, self.sound.rate).seconds
+            self.on_progress(sound_name(sound), min(done, total), total)
+        return total
 
-    def _pieces(
+    def _audio_segments(
         self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode, seconds: list[float]
     ) -> Iterator[AudioSegment]:
         """The segments of all recordings, in order; `seconds` gets the lengths of the recordings."""
@@ -127,52 +128,56 @@ class SoundGeneration(SourceGeneration[Array]):
                     yield AudioSegment(recording, number, start, start + len(samples) / rate, frames)
 
     def _decode(
-        self, pieces: Sequence[AudioSegment], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
+        self, audio_segments: Sequence[AudioSegment], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
     ) -> list[list[Transcript]]:
         """The best transcripts of every segment, with times from its beginning."""
-        frames = [piece.frames for piece in pieces]
-        asked = [constraints_of(requests[piece.recording], self.run.decode) for piece in pieces]
-        for number, piece in enumerate(pieces):
-            if piece.number:  # the prefix begins the whole transcript
-                asked[number] = asked[number]._replace(prefix="")
+        frames = [audio.frames for audio in audio_segments]
+        requested = [constraints_of(requests[audio.recording], self.run.decode) for audio in audio_segments]
+        for number, audio in enumerate(audio_segments):
+            if audio.number:  # the prefix begins the whole transcript
+                requested[number] = requested[number]._replace(prefix="")
         if settings.kind == "ctc":
-            if any(map(any, asked)):
+            if any(map(any, requested)):
                 raise UserError(
                     "decode.prefix and decode.exclude need a search, and decode.kind=ctc is none; use decode.kind=beam"
                 )
-            found, constraints = self._best_paths(frames, settings), None
+            hypotheses, constraints = self._best_paths(frames, settings), None
         else:
-            constraints = self.constraints(asked, settings)
-            found = self.generate(frames, settings, constraints)
-        detailed = [number for number, piece in enumerate(pieces) if requests[piece.recording].details]
-        traced = {i: self.times.traces(frames[i], [one.tokens for one in found[i]]) for i in detailed}
+            constraints = self.constraints(requested, settings)
+            hypotheses = self.generate(frames, settings, constraints)
+        detailed = [number for number, audio in enumerate(audio_segments) if requests[audio.recording].details]
+        traces = {
+            i: self.times.traces(frames[i], [hypothesis.tokens for hypothesis in hypotheses[i]]) for i in detailed
+        }
         return [
             [
-                make_transcript(text, one, traced[i][rank] if i in traced else None, self.target, own)
-                for rank, (text, one) in enumerate(zip(self.target_texts(best), best, strict=True))
+                make_transcript(text, hypothesis, traces[i][rank] if i in traces else None, self.target, constraint)
+                for rank, (text, hypothesis) in enumerate(zip(self.target_texts(best), best, strict=True))
             ]
-            for i, (best, own) in enumerate(zip(found, constraints or [NO_CONSTRAINTS] * len(found), strict=True))
+            for i, (best, constraint) in enumerate(
+                zip(hypotheses, constraints or [NO_CONSTRAINTS] * len(hypotheses), strict=True)
+            )
         ]
 
     @torch.no_grad()
     def _best_paths(self, frames: Sequence[Array], settings: TranscribeDecode) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = [[] for _ in frames]
-        for indices in sorted_batches([len(each) for each in frames], rows=settings.batch):
+        hypotheses: list[list[Hypothesis]] = [[] for _ in frames]
+        for indices in sorted_batches([len(recording) for recording in frames], rows=settings.batch):
             encoded = self.model.encode(self.sound.collate([frames[i] for i in indices]).to(self.device))
             logprobs = self.model.ctc_logits(encoded).float().log_softmax(-1)
             for i, path in zip(indices, best_path(logprobs, encoded.valid, self.target.pad), strict=True):
                 total, length = sum(span.logprob for span in path), len(path) + 1
                 require_finite([total])
                 tokens = [span.token for span in path]
-                found[i] = [Hypothesis(tokens, total / length**settings.length_penalty, total, True)]
-        return found
+                hypotheses[i] = [Hypothesis(tokens, total / length**settings.length_penalty, total, True)]
+        return hypotheses
 
     @property
     def times(self) -> TokenTimes:
         return TokenTimes(self.model, self.sound, self.target, self.device)
 
     def known_prompts(self, encoded: Encoded) -> list[tuple[int, ...]]:
-        """What stands before the known targets of recordings."""
+        """The prompts before the known targets of recordings."""
         return [(self.target.start,)] * len(encoded.states)
 
     def refuse_long_target(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
@@ -181,19 +186,19 @@ class SoundGeneration(SourceGeneration[Array]):
     @torch.no_grad()
     def target_logprobs(self, frames: Iterable[Array], targets: Sequence[list[int]]) -> list[list[float]]:
         """The log-probability of every token of known targets and of END."""
-        found, rest, size = list[list[float]](), iter(targets), self.run.decode.batch
+        logprobs, remaining, size = list[list[float]](), iter(targets), self.run.decode.batch
         frames = iter(frames)
         while rows := list(islice(frames, size)):
             encoded = self.model.encode(self.sound.collate(rows).to(self.device))
-            prompts, own = self.known_prompts(encoded), list(islice(rest, len(rows)))
-            for prompt, tokens in zip(prompts, own, strict=True):
+            prompts, batch_targets = self.known_prompts(encoded), list(islice(remaining, len(rows)))
+            for prompt, tokens in zip(prompts, batch_targets, strict=True):
                 self.refuse_long_target(prompt, tokens)
-            found += known_logprobs(self.model, encoded, prompts, own, self.target)
-        return found
+            logprobs += known_logprobs(self.model, encoded, prompts, batch_targets, self.target)
+        return logprobs
 
-    def require_ctc(self, what: str) -> None:
+    def require_ctc(self, feature: str) -> None:
         if not self.model.ctc_weight:
             raise UserError(
-                f"{what} needs CTC, and this run was trained without; train with model.ctc.weight=0.3 and "
+                f"{feature} needs CTC, and this run was trained without; train with model.ctc.weight=0.3 and "
                 "model.family=speech"
             )

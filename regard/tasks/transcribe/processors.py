@@ -15,7 +15,7 @@ STATISTICS = 2000  # recordings whose frames give the mean and deviation of ever
 
 
 def augmented(sound: SoundFrames, data: Recordings) -> SoundFrames:
-    """The processor with the changes of data.* in training."""
+    """The processor with the augmentation of data.* in training."""
     return replace(
         sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
         frame_width=data.frame_width, bin_masks=data.bin_masks, bin_width=min(data.bin_width, sound.bins),
@@ -31,12 +31,12 @@ def new_frames(data: Recordings, examples: Source) -> FilterbankProcessor:
 
 
 def window_frames(data: Recordings, frames: int) -> AudioProcessor:
-    """Log-mel frames of recordings that are filled up with silence, so that they have `frames`."""
+    """The log-mel processor of recordings that are padded with silence to `frames` frames."""
     if data.cmvn != "global":
         raise UserError(f"data.cmvn is {data.cmvn}, but this family scales frames as Whisper does; leave it out")
     hop = hop_samples(data)
-    seconds, rest = divmod(frames * hop, data.rate)
-    if rest or not seconds:
+    seconds, remainder = divmod(frames * hop, data.rate)
+    if remainder or not seconds:
         raise UserError(
             f"model.source_positions gives {frames:,} frames of {data.hop:g} ms; expected whole seconds, such as "
             f"model.source_positions={round(data.rate / hop) * 4}"

@@ -1,4 +1,4 @@
-"""What a predictor of transcripts is asked and what it answers."""
+"""Requests and results of transcription."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple
@@ -25,7 +25,7 @@ class TranscribeRequest(Request):
     repetition_penalty: float | None = None
     rules: TokenRules | None = None  # of tokens by their ids
     details: bool = False  # also tokens, words and their times, which cost a second pass
-    # of Whisper alone; decode.* says what they mean
+    # Whisper alone; decode.* documents them
     language: str | None = None
     task: Literal["transcribe", "translate"] | None = None
     timestamps: bool | None = None
@@ -70,7 +70,7 @@ class DecodedWindow:
     temperature: float
     logprob: float  # mean log-probability of its tokens
     compression_ratio: float
-    no_speech: float | None = None  # the probability that nobody speaks, if it was asked for
+    no_speech: float | None = None  # the probability that nobody speaks, if it was computed
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class TranscribeResult(Transcript, Result):
 
     @property
     def nbest(self) -> tuple[Transcript, ...]:
-        """The best hypotheses of a recording of one segment; of others the joined one alone."""
+        """The best hypotheses of a recording of one segment; of several segments, the joined transcript alone."""
         if len(self.segments) == 1:
             return self.segments[0].nbest
         names = [field.name for field in fields(Transcript)]

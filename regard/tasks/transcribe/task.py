@@ -1,4 +1,4 @@
-"""Transcription: the text of a recording. It is sequence-to-sequence, as translation is, with frames as the source."""
+"""Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -12,7 +12,7 @@ from torch import nn
 from ...config.data.base import DataFiles
 from ...config.data.sound import SoundData
 from ...config.decode import Seq2SeqDecode
-from ...config.run import Run, family_of
+from ...config.run import Run
 from ...config.strategies import BestPath
 from ...data.datasets.sounds import EncodeTargets, PlainTranscripts, SoundDataset
 from ...data.loading.loader import Loader
@@ -21,6 +21,7 @@ from ...data.sources.sounds import open_sounds, transcribed_sounds
 from ...decode import Hypothesis, Suppress, strategy_from
 from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
 from ...errors import UserError
+from ...families import family
 from ...families.protocols import SpeechModel, as_module
 from ...look import AttentionView, Which
 from ...metrics.labels import BootstrapResult
@@ -56,7 +57,7 @@ from ..generate.results import changed_settings
 from ..generate.seq2seq import NO_CONSTRAINTS
 from ..notices import require_finite
 from ..objectives import Seq2SeqCtcObjective
-from ..predictor import Answer, Predictor
+from ..predictor import PlainResult, Predictor
 from ..records import transcript_record
 from ..task import Task
 from ..translate.task import VALIDATION_DECODE
@@ -64,7 +65,7 @@ from .generation import SoundGeneration
 from .processors import augmented, hop_samples, new_frames, window_frames
 from .requests import TranscribeRequest, TranscribeResult, Transcript
 from .settings import TranscribeDecode
-from .transcripts import make_transcript, shifted
+from .transcripts import make_transcript, shift_transcript
 
 TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
 SOUND, TEXT = "sound", "text"  # the fields of an example
@@ -112,7 +113,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(plain)
         shared |= {"strategy": strategy, "rules": self.rules(settings), "details": details}
         pairs = zip(items, constraints, strict=True)
-        return [TranscribeRequest(sound, **shared, **each._asdict()) for sound, each in pairs]
+        return [TranscribeRequest(sound, **shared, **constraint._asdict()) for sound, constraint in pairs]
 
     def predict_requests(
         self, requests: Sequence[TranscribeRequest], batch: int | None = None
@@ -120,9 +121,9 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         self.refuse_adapters(requests)
         results: dict[int, TranscribeResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            some = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, REQUEST_SETTINGS))
-            results |= zip(indices, self.transcribe(some, settings), strict=True)
+            group = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(group, self.run.decode, batch, REQUEST_SETTINGS))
+            results |= zip(indices, self.transcribe(group, settings), strict=True)
         return [results[i] for i in range(len(requests))]
 
     def record(self, request: TranscribeRequest, result: TranscribeResult) -> Record:
@@ -137,10 +138,12 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
 
     def format_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
         """The text of a recording, on one line."""
-        answer = self.answer(request, result)
-        return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
+        plain = self.plain_result(request, result)
+        return (
+            " ".join(plain.split()) if isinstance(plain, str) else "\t".join(" ".join(text.split()) for text in plain)
+        )
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
         """ln P(target | recording) by the decoder, END included; with details also per token."""
         if is_sound(texts) and isinstance(targets, str):
             return self.score([texts], [targets], details)[0]
@@ -153,13 +156,13 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             )
         ids = self.text_ids(texts)
         logprobs = self.target_logprobs(map(self.encode_known, sounds), ids)
-        totals = [sum(each) for each in logprobs]
+        totals = [sum(tokens) for tokens in logprobs]
         require_finite(totals)
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
-            for total, row, each in zip(totals, ids, logprobs, strict=True)
+            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": tokens}
+            for total, row, tokens in zip(totals, ids, logprobs, strict=True)
         ]
 
     def state_inputs(self, items: Iterable[RawSound]) -> list[Inputs]:
@@ -171,18 +174,18 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         frames = self.sound.encode(text)
         if target is None:
             settings = self.decode_settings({"kind": "beam", "nbest": 1})
-            (found,) = self.search([frames], settings)
-            ids = found[0].tokens if found else []
+            (hypotheses,) = self.search([frames], settings)
+            ids = hypotheses[0].tokens if hypotheses else []
         else:
             ids = self.target.encode([target])[0]
         return self.times.view(frames, ids, layer=layer, title=view_title(self.run))
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the transcripts and the references."""
-        examples = data_split(self.run, "test", sides)
+        examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, found, references = self.transcribe_examples(examples, {"nbest": 1})
-        return metrics | self.loss_metrics(examples), found, references
+        metrics, transcripts, references = self.transcribe_examples(examples, {"nbest": 1})
+        return metrics | self.loss_metrics(examples), transcripts, references
 
     def paired_test(
         self, outputs: Sequence[Sequence[str]], references: Any, /
@@ -202,10 +205,10 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         (logprob,) = trace.logprobs  # of the best path
         hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
         transcript = make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS)
-        return shifted(transcript, 0.0, len(samples) / self.sound.rate)
+        return shift_transcript(transcript, 0.0, len(samples) / self.sound.rate)
 
     def refuse_unknown(self, text: str, ids: Sequence[int]) -> None:
-        """Refuse settings that this model does not have."""
+        """Refuse a text with characters that the vocabulary lacks."""
         if self.target.unk in ids:
             raise UserError(
                 f"{text!r:.60} has characters that this run does not know; write it as in the training data"
@@ -228,21 +231,21 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return PlainTranscripts(self.target)
 
     def validation_decode(self) -> dict[str, object]:
-        """Without a search, by the part of the model that counts more in beam search."""
+        """Settings without a search: CTC or the decoder, whichever has the larger weight in beam search."""
         by_ctc = self.model.ctc_weight and self.run.decode.ctc > 0.5
         return {**VALIDATION_DECODE, "kind": "ctc" if by_ctc else "greedy"}
 
     def transcribe_examples(self, examples: Source, decode: Mapping[str, Any]) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of transcripts, the transcripts and the references."""
         references = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
-        found = self.predict((examples[index][0] for index in range(len(examples))), **decode)
+        transcripts = self.predict((examples[index][0] for index in range(len(examples))), **decode)
         metrics: Metrics = {"examples": len(examples)}
-        return metrics | speech_metrics(found, references, self.run.eval.normalize), found, references
+        return metrics | speech_metrics(transcripts, references, self.run.eval.normalize), transcripts, references
 
     def loss_metrics(self, examples: Source) -> Metrics:
         """The loss of the decoder, in nats per target token, END included, without label smoothing, and perplexity.
 
-        There are none if no example is short enough for the model.
+        Empty if no example is short enough for the model.
         """
         if not (chosen := self.scored_examples(examples)):
             return {}
@@ -253,7 +256,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return {"loss": loss, "perplexity": float(np.exp(loss))}
 
     def scored_examples(self, examples: Source) -> list[int]:
-        """The examples that the model reads and writes at once."""
+        """The indices of the examples that fit the model in one pass."""
         return [*range(len(examples))]
 
 
@@ -293,18 +296,18 @@ class TranscribeJob(TrainingJob):
                 f"use {' or '.join(SPEECH_METRICS)}, or shorter recordings"
             )
         decode = self.predictor.validation_decode()
-        found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], decode)
-        return metrics | {name: found[name] for name in SPEECH_METRICS}
+        speech, _, _ = self.predictor.transcribe_examples(self.splits["valid"], decode)
+        return metrics | {name: speech[name] for name in SPEECH_METRICS}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     splits = open_splits(run, data_split)
-    window = family_of(run.model.family).SPEC.window(run.model)
-    target, sound = kept_tokenizer(kept, TEXT), kept.get(SOUND)
+    window = family(run.model.family).SPEC.window(run.model)
+    target, sound = kept_tokenizer(processors, TEXT), processors.get(SOUND)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
         target = target if window is None else windowed_tokenizer(target, run.data, window)
@@ -318,7 +321,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
 
 
 def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
-    """The run whose decoding asks for what it learns: the language, the task, and timestamps if the data has them."""
+    """The run whose decode.* matches its training: the language, the task, and timestamps if the data has them."""
     data, decode = run.data, run.decode
     learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
     if target.multilingual:
@@ -335,15 +338,15 @@ def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:
     """The predictor of a run folder, without the weights."""
-    kept = load_processors(folder)
-    sound, target = kept.get(SOUND), restored_tokenizer(kept, TEXT)
+    processors = load_processors(folder)
+    sound, target = processors.get(SOUND), restored_tokenizer(processors, TEXT)
     if not isinstance(sound, SoundFrames):
         raise UserError(f"{folder} lacks its processor of sound; restore it, or train the run again")
     return new_predictor(run, sound, target, device)
 
 
 def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch.device) -> TranscribePredictor:
-    """The predictor with a new model: that of windows, if the tokenizer has prompts for them."""
+    """The predictor with a new model: a WhisperPredictor if tokenizer and processor are those of Whisper."""
     from ..whisper.task import WhisperPredictor
 
     if isinstance(target, WhisperTokenizer) and isinstance(sound, AudioProcessor):
@@ -356,8 +359,8 @@ def size_without_data(run: Run) -> Run:
     return with_inputs(with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins), TASK.reads)
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are Morse code."""
     data = run.data
     embedded = lambda: make_morse(data.examples)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: transcribed_sounds(files, data), embedded, "test.tsv")
+    return open_split(run, split, files, lambda files: transcribed_sounds(files, data), embedded, "test.tsv")

@@ -1,4 +1,4 @@
-"""Times of the tokens of known transcripts: by forced alignment with CTC, else where the decoder attends."""
+"""Times of the tokens of known transcripts: by forced alignment with CTC, else by the decoder's cross-attention."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -36,17 +36,17 @@ class TokenTimes:
 
     @torch.no_grad()
     def traces(self, frames: Array, targets: Sequence[Sequence[int]]) -> list[TokenTrace]:
-        """Of several transcripts of one recording."""
+        """The traces of several transcripts of one recording."""
         encoded = self.encode(frames)
-        found = []
+        traces = []
         for tokens in targets:
             logprobs, view = self.decode(encoded, tokens)
-            found.append(TokenTrace(tuple(logprobs), tuple(self._times(encoded, tokens, view))))
-        return found
+            traces.append(TokenTrace(tuple(logprobs), tuple(self._times(encoded, tokens, view))))
+        return traces
 
     @torch.no_grad()
     def align(self, frames: Array, tokens: Sequence[int]) -> TokenTrace:
-        """By CTC alone."""
+        """The trace of known tokens, by forced alignment with CTC alone."""
         encoded = self.encode(frames)
         try:
             spans, logprob = force_align(self.ctc_logprobs(encoded), tokens, self.target.pad)
@@ -54,7 +54,7 @@ class TokenTimes:
             raise UserError(
                 f"the recording is too short for its text ({error}); give the words that are in it"
             ) from error
-        return TokenTrace((logprob,), tuple(self.span(*each) for each in spans))
+        return TokenTrace((logprob,), tuple(self.span(*positions) for positions in spans))
 
     def encode(self, frames: Array) -> Encoded:
         return self.model.encode(self.sound.collate([frames]).to(self.device))
@@ -66,7 +66,7 @@ class TokenTimes:
     def decode(
         self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int] = ()
     ) -> tuple[list[float], AttentionView]:
-        """The log-probabilities of tokens and END by the decoder, after a prompt (START), and where it attends."""
+        """The log-probabilities of tokens and END by the decoder, after a prompt (START), and its attention."""
         axis = self.frame_axis(encoded)
         return trace_target(self.model, self.target, encoded, axis, tokens, prompt or (self.target.start,))
 
@@ -91,7 +91,8 @@ class TokenTimes:
         if self.model.ctc_weight:
             try:
                 return [
-                    self.span(*each) for each in force_align(self.ctc_logprobs(encoded), tokens, self.target.pad)[0]
+                    self.span(*positions)
+                    for positions in force_align(self.ctc_logprobs(encoded), tokens, self.target.pad)[0]
                 ]
             except ValueError:  # more tokens than positions
                 pass

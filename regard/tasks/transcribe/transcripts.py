@@ -15,7 +15,7 @@ Span = tuple[float, float]  # start and end in seconds
 
 @dataclass(frozen=True)
 class TokenTrace:
-    """What a second pass gives for the tokens of a hypothesis."""
+    """Log-probabilities and times of the tokens of a hypothesis, from a second pass."""
 
     logprobs: tuple[float, ...]
     times: tuple[Span, ...]
@@ -58,54 +58,54 @@ def make_transcript(
 def timed_words(
     text: str, tokens: Sequence[int], times: Sequence[Span], target: Tokenizer, letters: bool = False
 ) -> list[TimedWord]:
-    """The words of a text, or its letters, each from the start of its first token to the end of its last one."""
-    ends = [len(each) for each in target.decode([list(tokens[:count]) for count in range(1, len(tokens) + 1)])]
+    """The words of a text, or its letters, each timed from its first to its last token."""
+    ends = [len(prefix) for prefix in target.decode([list(tokens[:count]) for count in range(1, len(tokens) + 1)])]
     begins = [0, *ends[:-1]]
-    found, place = [], 0
+    words, place = [], 0
     for word in [*"".join(text.split())] if letters else text.split():
         place = text.index(word, place)
-        own = [
+        spans = [
             time
             for begin, end, time in zip(begins, ends, times, strict=True)
             if begin < place + len(word) and place < end
         ]
-        if own:
-            found.append(TimedWord(word, min(start for start, _ in own), max(end for _, end in own)))
+        if spans:
+            words.append(TimedWord(word, min(start for start, _ in spans), max(end for _, end in spans)))
         place += len(word)
-    return found
+    return words
 
 
-def shift(span: Span, start: float, end: float) -> Span:
+def shift_span(span: Span, start: float, end: float) -> Span:
     """The span `start` seconds later, at most until `end`, in milliseconds."""
-    first, last = (round(min(each + start, end), 3) for each in span)
+    first, last = (round(min(seconds + start, end), 3) for seconds in span)
     return first, last
 
 
-def shifted(transcript: Transcript, start: float, end: float) -> Transcript:
+def shift_transcript(transcript: Transcript, start: float, end: float) -> Transcript:
     """The transcript of a segment from `start` to `end`, with times from the beginning of the recording."""
-    words = tuple(TimedWord(each.word, *shift((each.start, each.end), start, end)) for each in transcript.words)
-    times = tuple(shift(each, start, end) for each in transcript.times)
+    words = tuple(TimedWord(word.word, *shift_span((word.start, word.end), start, end)) for word in transcript.words)
+    times = tuple(shift_span(span, start, end) for span in transcript.times)
     return Transcript(**{**vars(transcript), "words": words, "times": times})
 
 
 def join_segments(segments: Sequence[TranscriptSegment], seconds: float, length_penalty: float) -> TranscribeResult:
-    """The result of a recording."""
-    best = [each.nbest[0] for each in segments if each.nbest]
+    """The result of a recording, joined from its segments."""
+    best = [segment.nbest[0] for segment in segments if segment.nbest]
     if not best:
         notice = no_text() if segments else silence()
         return TranscribeResult("", seconds=seconds, segments=tuple(segments), notices=(notice,))
-    logprob = sum(each.logprob or 0.0 for each in best)
-    length = max(sum(each.length for each in best), 1)
-    missing = tuple(chain.from_iterable(each.missing for each in best))
+    logprob = sum(transcript.logprob or 0.0 for transcript in best)
+    length = max(sum(transcript.length for transcript in best), 1)
+    missing = tuple(chain.from_iterable(transcript.missing for transcript in best))
     return TranscribeResult(
-        text=" ".join(each.text.strip() for each in best if each.text.strip()),
+        text=" ".join(transcript.text.strip() for transcript in best if transcript.text.strip()),
         score=logprob / length**length_penalty,
         logprob=logprob,
-        ended=all(each.ended for each in best),
-        pieces=tuple(chain.from_iterable(each.pieces for each in best)),
-        logprobs=tuple(chain.from_iterable(each.logprobs for each in best)),
-        times=tuple(chain.from_iterable(each.times for each in best)),
-        words=tuple(chain.from_iterable(each.words for each in best)),
+        ended=all(transcript.ended for transcript in best),
+        pieces=tuple(chain.from_iterable(transcript.pieces for transcript in best)),
+        logprobs=tuple(chain.from_iterable(transcript.logprobs for transcript in best)),
+        times=tuple(chain.from_iterable(transcript.times for transcript in best)),
+        words=tuple(chain.from_iterable(transcript.words for transcript in best)),
         missing=missing,
         length=length,
         seconds=seconds,

@@ -79,7 +79,7 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
     Batch-invariant: a translation never depends on the rest of its batch.
     """
 
-    sides = 2
+    fields = 2
     roles: tuple[Role, ...] = (SOURCE, TARGET)
     validation_decode: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
 
@@ -98,15 +98,15 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
         self.constraint_tokenizer = ConstraintTokenizer(target)
 
     @staticmethod
-    def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+    def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
         """A split of the data of this task."""
-        return data_split(run, split, sides)
+        return data_split(run, split, files)
 
     # --- public methods ----------------------------------------------------------------------------------------
 
     def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
         """The tokens of each source and END."""
-        return [each.inputs for each in self.sources(as_texts(items))]
+        return [source.inputs for source in self.sources(as_texts(items))]
 
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per text."""
@@ -124,31 +124,31 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
         self.refuse_adapters(requests)
         results: dict[int, TranslateResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            some = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(some, self.run.decode, batch))
+            group = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(group, self.run.decode, batch))
             predict = self._predict_sentences if settings.split else self._predict_texts
-            results |= zip(indices, predict(some, settings), strict=True)
+            results |= zip(indices, predict(group, settings), strict=True)
         return [results[i] for i in range(len(requests))]
 
     def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
         return translation_record(result)
 
-    def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
-        return self.evaluate_texts(sides)
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
+        return self.evaluate_texts(files)
 
-    def evaluate_texts(self, sides: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_texts(self, files: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
         """The metrics of examples with one or more references each, the translations and the references."""
-        examples = self.data_split(self.run, "test", sides)
+        examples = self.data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        sources, references = [each[0] for each in examples], [split_references(each[1]) for each in examples]
+        sources, references = [pair[0] for pair in examples], [split_references(pair[1]) for pair in examples]
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        found = self.predict(sources, nbest=1)
+        translations = self.predict(sources, nbest=1)
         metrics: Metrics = {"examples": len(examples)}
-        metrics |= text_metrics(found, references, ("bleu", "chrf", "ter", "exact"), tokenization)
-        loss = self.loss_over(sources, [each[0] for each in references])
+        metrics |= text_metrics(translations, references, ("bleu", "chrf", "ter", "exact"), tokenization)
+        loss = self.loss_over(sources, [texts[0] for texts in references])
         metrics |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         metrics |= {f"{name}_signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
-        return metrics, found, references
+        return metrics, translations, references
 
     def paired_test(
         self, outputs: Sequence[Sequence[str]], references: Any, /
@@ -157,54 +157,56 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
 
     @property
     def processors(self) -> dict[str, Processor]:
-        """Of source and target; one that both share is one object."""
+        """The processors of source and target; a shared tokenizer gives one object."""
         source = TextProcessor(self.source)
         return {"source": source, "target": source if self.source is self.target else TextProcessor(self.target)}
 
     # --- internals ---------------------------------------------------------------------------------------------
 
     def _predict_texts(self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode) -> list[TranslateResult]:
-        texts = [each.source for each in requests]
-        constraints = self.constraints([constraints_of(each, self.run.decode) for each in requests], settings)
-        found = self.generate(texts, settings, constraints)
-        return self._results(requests, found, constraints or [Constraints()] * len(texts))
+        texts = [request.source for request in requests]
+        constraints = self.constraints([constraints_of(request, self.run.decode) for request in requests], settings)
+        hypotheses = self.generate(texts, settings, constraints)
+        return self._results(requests, hypotheses, constraints or [Constraints()] * len(texts))
 
     def _predict_sentences(
         self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode
     ) -> list[TranslateResult]:
         """Translate sentence by sentence; only the first one begins with the prefix."""
-        parts = [[sentence.strip() for sentence in split_sentences(each.source)] for each in requests]
+        parts = [[sentence.strip() for sentence in split_sentences(request.source)] for request in requests]
         sentences = [
             replace(request, source=sentence, prefix="" if index else request.prefix)
             for request, part in zip(requests, parts, strict=True)
             for index, sentence in enumerate(part)
         ]
-        found = iter(self._predict_texts(sentences, settings))
-        return [join_sentences(part, [next(found) for _ in part], settings.length_penalty) for part in parts]
+        results = iter(self._predict_texts(sentences, settings))
+        return [join_sentences(part, [next(results) for _ in part], settings.length_penalty) for part in parts]
 
     def _results(
-        self, requests: Sequence[TranslateRequest], found: list[list[Hypothesis]], constraints: list[Constraints]
+        self, requests: Sequence[TranslateRequest], hypotheses: list[list[Hypothesis]], constraints: list[Constraints]
     ) -> list[TranslateResult]:
-        detailed = [(each.source, best) for each, best in zip(requests, found, strict=True) if each.details]
+        detailed = [
+            (request.source, best) for request, best in zip(requests, hypotheses, strict=True) if request.details
+        ]
         sources = self.source.encode([source for source, _ in detailed]) if detailed else []
         repeated = [source for source, (_, best) in zip(sources, detailed, strict=True) for _ in best]
-        traces = iter(self.traces(repeated, [each.tokens for _, best in detailed for each in best]))
+        traces = iter(self.traces(repeated, [hypothesis.tokens for _, best in detailed for hypothesis in best]))
         results = []
-        for request, best, own in zip(requests, found, constraints, strict=True):
+        for request, best, constraint in zip(requests, hypotheses, constraints, strict=True):
             texts = self.target_texts(best)
-            kept = [next(traces) for _ in best] if request.details else []
-            results.append(translate_result(texts, best, kept, own, request.details))
+            text_traces = [next(traces) for _ in best] if request.details else []
+            results.append(translate_result(texts, best, text_traces, constraint, request.details))
         return results
 
     @staticmethod
     def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":
-        """An ensemble of predictors by name. They must share the vocabularies; the first one's settings hold."""
+        """An ensemble of predictors by name. They must share the vocabularies; the settings of the first apply."""
         (name, first), *others = predictors.items()
         for other, predictor in others:
-            for side in ("source", "target"):
-                if vocabulary(getattr(first, side)) != vocabulary(getattr(predictor, side)):
+            for field in ("source", "target"):
+                if vocabulary(getattr(first, field)) != vocabulary(getattr(predictor, field)):
                     raise UserError(
-                        f"{name} and {other} have different {side} vocabularies and cannot form an ensemble; "
+                        f"{name} and {other} have different {field} vocabularies and cannot form an ensemble; "
                         "train the second with the tokenizer of the first"
                     )
         model = Ensemble([as_module(predictor.model) for predictor in predictors.values()])
@@ -224,7 +226,7 @@ class TranslateJob(TrainingJob):
     splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
-    own_settings: tuple[str, ...] = ()  # of PARALLEL_SETTINGS: those that its objective uses
+    used_settings: tuple[str, ...] = ()  # those of PARALLEL_SETTINGS that its objective uses
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Source], facts: Sequence[str] = ()) -> None:
         self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list(facts)
@@ -234,16 +236,17 @@ class TranslateJob(TrainingJob):
         self.static_shapes = run.data.packed
         self.loader = Loader.of(self.make_dataset())
         if "valid" in splits and predictor.context is not None:  # fail before training, not at the first validation
-            sides = [each[0] for each in splits["valid"]], [split_references(each[1])[0] for each in splits["valid"]]
-            for tokenizer, texts in zip((source, target), sides, strict=True):
+            valid = splits["valid"]
+            columns = [pair[0] for pair in valid], [split_references(pair[1])[0] for pair in valid]
+            for tokenizer, texts in zip((source, target), columns, strict=True):
                 predictor.refuse_long(tokenizer.encode(texts), "a text of data.valid")
         if "valid" in splits and run.train.metric in TEXT_METRICS:
-            references = [split_references(each[1]) for each in splits["valid"]]
+            references = [split_references(pair[1]) for pair in splits["valid"]]
             self.tokenization = choose_tokenization(references, run.eval)
             self.bleu_signature = signature("bleu", references, self.tokenization)
 
     def _refuse_unused_settings(self) -> None:
-        for name in [each for each in PARALLEL_SETTINGS if each not in self.own_settings]:
+        for name in [setting for setting in PARALLEL_SETTINGS if setting not in self.used_settings]:
             if value := getattr(self.run.data, name, None):
                 family = self.run.model.family
                 raise UserError(f"data.{name} is {value}, but model.family={family} does not use it; leave it out")
@@ -254,24 +257,24 @@ class TranslateJob(TrainingJob):
 
     def make_dataset(self) -> PairDataset:
         """The data set that makes batches."""
-        own, run = self.predictor, self.run
-        return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
+        predictor, run, train = self.predictor, self.run, self.splits["train"]
+        return PairDataset(train, predictor.source, predictor.target, run.data, run.train, predictor.context)
 
     def describe_data(self) -> list[str]:
-        signed = [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
-        return super().describe_data() + signed + self.facts
+        signature_facts = [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
+        return super().describe_data() + signature_facts + self.facts
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
         examples = self.splits["valid"]
-        sources, references = [each[0] for each in examples], [split_references(each[1]) for each in examples]
-        loss = self.predictor.loss_over(sources, [each[0] for each in references])
+        sources, references = [pair[0] for pair in examples], [split_references(pair[1]) for pair in examples]
+        loss = self.predictor.loss_over(sources, [texts[0] for texts in references])
         metrics = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         if self.run.train.metric in metrics:
             return metrics
-        found = self.predictor.predict(sources, **self.predictor.validation_decode)
-        return metrics | text_metrics(found, references, TEXT_METRICS, self.tokenization)
+        translations = self.predictor.predict(sources, **self.predictor.validation_decode)
+        return metrics | text_metrics(translations, references, TEXT_METRICS, self.tokenization)
 
 
 # --- construction --------------------------------------------------------------------------------------------------
@@ -279,51 +282,53 @@ class TranslateJob(TrainingJob):
 
 def prepare(
     run: Run,
-    kept: Processors,
+    processors: Processors,
     device: torch.device,
     folder: Path | None = None,
-    kind: type[TranslatePredictor] | None = None,
+    predictor_type: type[TranslatePredictor] | None = None,
 ) -> TranslateJob:
     """Open the data and train the tokenizers that are not kept; writes no file."""
-    kind, job = (kind, TranslateJob) if kind else classes_of(run)
-    splits = open_splits(run, kind.data_split)
-    source, target = kept_tokenizer(kept, "source"), kept_tokenizer(kept, "target")
+    predictor_type, job_type = (predictor_type, TranslateJob) if predictor_type else classes_of(run)
+    splits = open_splits(run, predictor_type.data_split)
+    source, target = kept_tokenizer(processors, "source"), kept_tokenizer(processors, "target")
     if source is None or target is None:
-        source, target = _taught_tokenizers(run) or _train_tokenizers(run, splits["train"])
+        source, target = _teacher_tokenizers(run) or _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
     model = build_model(run)
-    note = _begin_as_teacher(run, model)
-    return job(kind(run, model, source, target, device), splits, [note] if note else [])
+    note = _copy_teacher(run, model)
+    return job_type(predictor_type(run, model, source, target, device), splits, [note] if note else [])
 
 
 def restore(
-    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] | None = None
+    run: Run, folder: Path, device: torch.device, predictor_type: type[TranslatePredictor] | None = None
 ) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
-    kind = kind or classes_of(run)[0]
-    kept = load_processors(folder)
-    source, target = (restored_tokenizer(kept, side) for side in ("source", "target"))
-    return kind(run, build_model(run), source, target, device)
+    predictor_type = predictor_type or classes_of(run)[0]
+    processors = load_processors(folder)
+    source, target = (restored_tokenizer(processors, field) for field in ("source", "target"))
+    return predictor_type(run, build_model(run), source, target, device)
 
 
 def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
-    """The predictor and the job for what the family of a run writes."""
+    """The predictor and the job for the output of the family of a run."""
     from ..nat.ctc import CtcTranslationJob, CtcTranslator
     from ..nat.task import FertilityJob, FertilityTranslator, MaskPredictJob, MaskPredictTranslator
 
-    kinds: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
+    classes: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
         "fertility": (FertilityTranslator, FertilityJob),
         "ctc": (CtcTranslator, CtcTranslationJob),
         "mask_predict": (MaskPredictTranslator, MaskPredictJob),
     }
     writes = spec_of(run.model.family).writes
-    return next((kinds[output] for output in kinds if output in writes), (TranslatePredictor, TranslateJob))
+    return next((classes[output] for output in classes if output in writes), (TranslatePredictor, TranslateJob))
 
 
 def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
     """The run with the vocabulary sizes of its tokenizers; a pretrained model may have larger ones."""
     sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
-    if run.start and not run.model.target_vocab:  # one embedding for both sides, even with two tokenizers (Marian)
+    if (
+        run.start and not run.model.target_vocab
+    ):  # one embedding for source and target, even with two tokenizers (Marian)
         sizes = {"vocab": max(source.size, target.size, run.model.vocab), "target_vocab": 0}
     elif run.start:
         sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
@@ -337,17 +342,17 @@ def size_without_data(run: Run) -> Run:
     return with_head(with_inputs(sized, TEXT), HEAD)
 
 
-def data_split(run: Run, split: str, sides: DataFiles | None = None) -> Source:
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are dates. Test data may have several references."""
     data = run.data
     links = data.links if split == "train" else ""
     read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
     embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
-    return open_split(run, split, sides, read, embedded, "test.en,test.de")
+    return open_split(run, split, files, read, embedded, "test.en,test.de")
 
 
-def _begin_as_teacher(run: Run, model: Seq2SeqModel) -> str | None:
-    """Give the model the weights of its teacher, if data.teacher_init is true, and say so."""
+def _copy_teacher(run: Run, model: Seq2SeqModel) -> str | None:
+    """Copy the weights of the teacher if data.teacher_init is true; return a note about it."""
     if not getattr(run.data, "teacher_init", False):
         return None
     if run.start:
@@ -355,17 +360,17 @@ def _begin_as_teacher(run: Run, model: Seq2SeqModel) -> str | None:
     return copy_teacher_weights(run.data.teacher, as_module(model))
 
 
-def _taught_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
-    """Those of the teacher, if there is one."""
+def _teacher_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
+    """The tokenizers of the teacher, if there is one."""
     if not (name := getattr(run.data, "teacher", "")):
         return None
     teacher_config(name, "data.teacher")
-    kept = load_processors(Path(name))
-    return restored_tokenizer(kept, "source"), restored_tokenizer(kept, "target")
+    processors = load_processors(Path(name))
+    return restored_tokenizer(processors, "source"), restored_tokenizer(processors, "target")
 
 
 def _train_tokenizers(run: Run, train: Source) -> tuple[Tokenizer, Tokenizer]:
-    """Of source and target: one for both if tokenizer.joint."""
+    """Tokenizers of source and target: one for both if tokenizer.joint."""
     if run.tokenizer.joint:
         joint = train_tokenizer(run.tokenizer, train.texts(0, 1))
         return joint, joint

@@ -38,21 +38,21 @@ from ..transcribe.requests import (
 from ..transcribe.settings import TranscribeDecode
 from ..transcribe.transcripts import join_segments, timed_words
 from .recordings import Recording, SoundWindow, WindowSequence, next_window, sequential_windows, windows_at_pauses
-from .windows import TokenSegment, WindowText, check_quality, cut_repetition, split_window, without_pair
+from .windows import SplitWindow, TokenSegment, check_quality, cut_repetition, split_window, without_pair
 from .word_times import token_spans
 
 CONDITIONED_BELOW = 0.5  # text that was sampled at a higher temperature is not read by the next window
 
 
-class DecodedText(NamedTuple):
-    """The text of a window with its scores."""
+class WindowHypothesis(NamedTuple):
+    """The hypothesis of a window with its prompt and scores."""
 
     hypothesis: Hypothesis
     prompt: tuple[int, ...]
     about: DecodedWindow
 
 
-class Traced(NamedTuple):
+class WindowTrace(NamedTuple):
     """The log-probabilities and times of the tokens of a window."""
 
     logprobs: list[float]  # of every token of a window, END included
@@ -60,11 +60,11 @@ class Traced(NamedTuple):
 
 
 class WindowResult(NamedTuple):
-    """What a window of a recording gave."""
+    """The result of one window of a recording."""
 
-    decoded: DecodedText | None  # None: nobody speaks
-    split: WindowText
-    traced: Traced | None
+    decoded: WindowHypothesis | None  # None: nobody speaks
+    split: SplitWindow
+    trace: WindowTrace | None
 
 
 class WhisperGeneration(SoundGeneration):
@@ -100,12 +100,12 @@ class WhisperGeneration(SoundGeneration):
         else:
             # a window reads no text of others: which ones are decoded before it depends on the batch
             settings = settings.model_copy(update={"condition_on_previous": False})
-            windows = (window for each in recordings for window in windows_at_pauses(each, self.sound))
+            windows = (window for recording in recordings for window in windows_at_pauses(recording, self.sound))
             while batch := list(islice(windows, settings.batch)):
                 for window, text in zip(batch, self._decode_windows(batch, settings), strict=True):
                     self._add_all(window, text)
                     self._report(window.recording, window.start + window.seconds)
-        return [self._result(each) for each in recordings]
+        return [self._result(recording) for recording in recordings]
 
     def refuse_unsuitable(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> None:
         if settings.kind == "ctc":
@@ -124,8 +124,8 @@ class WhisperGeneration(SoundGeneration):
     # --- windows -----------------------------------------------------------------------------------------------
 
     def _decode_sequentially(self, recordings: Sequence[Recording], settings: TranscribeDecode) -> None:
-        """Sequential windows: of every recording in turn one, of as many recordings as a batch has."""
-        waiting = (sequential_windows(each, self.sound, self._report) for each in recordings)
+        """Decode windows in sequence: one window of each recording at a time, for a batch of recordings."""
+        waiting = (sequential_windows(recording, self.sound, self._report) for recording in recordings)
         running: list[tuple[WindowSequence, SoundWindow]] = []
         while True:
             while len(running) < settings.batch and (new := next(waiting, None)) is not None:
@@ -141,35 +141,37 @@ class WhisperGeneration(SoundGeneration):
             running = [(sequence, window) for sequence, window in pairs if window is not None]
 
     def _report(self, recording: Recording, position: float) -> None:
-        recording.whole = self.report_progress(recording.request.sound, position, recording.whole)
+        recording.total_seconds = self.report_progress(recording.request.sound, position, recording.total_seconds)
 
     # --- decoding ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _decode_windows(self, windows: Sequence[SoundWindow], settings: TranscribeDecode) -> list[WindowResult]:
-        source = Inputs("frames", torch.from_numpy(np.stack([each.frames for each in windows]))).to(self.device)
+        source = Inputs("frames", torch.from_numpy(np.stack([window.frames for window in windows]))).to(self.device)
         encoded = self.model.encode(source)
         self._detect_languages(windows, encoded)
-        prompts = [self._prompt(each.recording, settings) for each in windows]
+        prompts = [self._prompt(window.recording, settings) for window in windows]
         silence = self._no_speech(encoded, prompts) if settings.no_speech_threshold < 1 else [None] * len(windows)
         texts = self._decode_until_good(windows, source_rows(encoded), prompts, silence, settings)
-        found = []
+        results = []
         for row, (window, text) in enumerate(zip(windows, texts, strict=True)):
-            split = WindowText([], [], window.seconds)
-            traced: Traced | None = None
+            split = SplitWindow([], [], window.seconds)
+            trace: WindowTrace | None = None
             if text is not None:
                 tokens = text.hypothesis.tokens
                 if settings.timestamps:
                     split = split_window(tokens, self.target, window.seconds)
                 else:
-                    split = WindowText([TokenSegment(tokens, 0.0, window.seconds)], [], window.seconds)
+                    split = SplitWindow([TokenSegment(tokens, 0.0, window.seconds)], [], window.seconds)
                 if window.recording.request.details:
-                    own = Encoded(encoded.states[row : row + 1])
-                    complete = sum(len(each.tokens) for each in split.segments) if settings.sequential else len(tokens)
+                    row_encoded = Encoded(encoded.states[row : row + 1])
+                    complete = (
+                        sum(len(segment.tokens) for segment in split.segments) if settings.sequential else len(tokens)
+                    )
                     seconds = min(split.used, window.seconds) if settings.sequential else window.seconds
-                    traced = self._trace(own, text, seconds, complete)  # so that no word is in the next window
-            found.append(WindowResult(text, split, traced))
-        return found
+                    trace = self._trace(row_encoded, text, seconds, complete)  # so that no word is in the next window
+            results.append(WindowResult(text, split, trace))
+        return results
 
     def _prompt(self, recording: Recording, settings: TranscribeDecode) -> tuple[int, ...]:
         previous: list[int] = []
@@ -177,15 +179,15 @@ class WhisperGeneration(SoundGeneration):
             previous = self.target.encode_words(settings.prompt, recording.text_language)
         if settings.condition_on_previous and recording.conditioned:
             previous += recording.previous
-        kept = previous[-self.max_previous :]
-        return self.target.prompt(recording.language, settings.task, settings.timestamps, kept)
+        recent = previous[-self.max_previous :]
+        return self.target.prompt(recording.language, settings.task, settings.timestamps, recent)
 
     def _detect_languages(self, windows: Sequence[SoundWindow], encoded: Encoded) -> None:
         """The language of every recording, by its first window."""
-        new = [i for i, each in enumerate(windows) if self.target.multilingual and not each.recording.language]
+        new = [i for i, window in enumerate(windows) if self.target.multilingual and not window.recording.language]
         for i, code in zip(new, self.spoken_languages(Encoded(encoded.states[new])) if new else (), strict=True):
             recording = windows[i].recording
-            recording.language = recording.language or code  # of several windows, the first one tells
+            recording.language = recording.language or code  # of several windows, the first one decides
 
     def spoken_languages(self, encoded: Encoded) -> list[str]:
         """The likeliest language of every row, by code."""
@@ -216,26 +218,28 @@ class WhisperGeneration(SoundGeneration):
         prompts: Sequence[tuple[int, ...]],
         silence: Sequence[float | None],
         settings: TranscribeDecode,
-    ) -> list[DecodedText | None]:
+    ) -> list[WindowHypothesis | None]:
         """The text of every window, None where nobody speaks; rising temperatures until it is good enough."""
-        texts: list[DecodedText | None] = [None] * len(windows)
-        keys, todo = [frames_key(each.frames) for each in windows], list(range(len(windows)))
+        texts: list[WindowHypothesis | None] = [None] * len(windows)
+        keys, pending = [frames_key(window.frames) for window in windows], list(range(len(windows)))
         for temperature in settings.temperatures:
             strategy = self.strategy_at(temperature, settings)
-            own = [f"{keys[i]} {temperature}" for i in todo]
-            found = self._generate([sources[i] for i in todo], [prompts[i] for i in todo], own, strategy, settings)
-            rest, last = [], temperature == settings.temperatures[-1]
-            for i, best in zip(todo, found, strict=True):
-                verdict = check_quality(best, silence[i], settings, self.target.end, self.vocab)
-                repeats = 0 < settings.compression_ratio_threshold < verdict.ratio
-                if last and repeats:  # at no temperature it stopped to repeat itself
+            sample_keys = [f"{keys[i]} {temperature}" for i in pending]
+            hypotheses = self._generate(
+                [sources[i] for i in pending], [prompts[i] for i in pending], sample_keys, strategy, settings
+            )
+            remaining, last = [], temperature == settings.temperatures[-1]
+            for i, best in zip(pending, hypotheses, strict=True):
+                quality = check_quality(best, silence[i], settings, self.target.end, self.vocab)
+                repeats = 0 < settings.compression_ratio_threshold < quality.ratio
+                if last and repeats:  # it repeats itself at every temperature
                     best = replace(best, tokens=cut_repetition(best.tokens))
-                about = DecodedWindow(temperature, verdict.logprob, verdict.ratio, silence[i])
-                texts[i] = None if verdict.skip else DecodedText(best, prompts[i], about)
+                about = DecodedWindow(temperature, quality.logprob, quality.ratio, silence[i])
+                texts[i] = None if quality.skip else WindowHypothesis(best, prompts[i], about)
                 windows[i].recording.conditioned = temperature < CONDITIONED_BELOW
-                rest += [i] if verdict.again else []
-            todo = rest
-            if not todo:
+                remaining += [i] if quality.again else []
+            pending = remaining
+            if not pending:
                 break
         return texts
 
@@ -276,20 +280,21 @@ class WhisperGeneration(SoundGeneration):
             for prompt, source, key in zip(prompts, sources, keys, strict=True)
         ]
         generator.drain()
-        found = []
+        hypotheses = []
         for source, handle in zip(sources, handles, strict=True):
             best = handle.result()
             if not best:
                 require_finite([float(source.values.sum())])
-            found.append(best[0] if best else Hypothesis([], 0.0, 0.0, True))
-        return found
+            hypotheses.append(best[0] if best else Hypothesis([], 0.0, 0.0, True))
+        return hypotheses
 
     # --- times of words ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _trace(self, encoded: Encoded, text: DecodedText, seconds: float, count: int) -> Traced:
-        """Log-probabilities of the tokens of a window, by one more pass, and the times of the first `count` ones, which
-        lie in its first `seconds`.
+    def _trace(self, encoded: Encoded, text: WindowHypothesis, seconds: float, count: int) -> WindowTrace:
+        """Log-probabilities of the tokens of a window, by a second pass, and the times of the first `count` tokens.
+
+        These times lie within the first `seconds` of the window.
         """
         tokens = text.hypothesis.tokens
         logprobs, view = self.times.decode(encoded, tokens, text.prompt)
@@ -298,13 +303,13 @@ class WhisperGeneration(SoundGeneration):
         if words:
             rows = torch.tensor([*words, words[-1] + 1])  # the last one predicts what follows the text
             positions = max(round(seconds * self.sound.rate / self.sound.hop) // self.model.stride, 1)
-            followed = [each[:, rows, :positions] for each in view.cross_layers()]
+            followed = [weights[:, rows, :positions] for weights in view.cross_layers()]
             spans = token_spans(
                 followed, remaining_heads(as_module(self.model), "cross", self.run.model.alignment_heads)
             )
             step = self.model.stride * self.sound.hop / self.sound.rate
             times = {i: (first * step, (last + 1) * step) for i, (first, last) in zip(words, spans, strict=True)}
-        return Traced(logprobs, times)
+        return WindowTrace(logprobs, times)
 
     # --- results -----------------------------------------------------------------------------------------------
 
@@ -319,9 +324,9 @@ class WhisperGeneration(SoundGeneration):
     def _add_all(self, window: SoundWindow, text: WindowResult) -> None:
         """Add all segments of a window, also the one that its end cuts."""
         self._add_complete(window, text)
-        if text.decoded is not None and self.target.text_tokens(rest := text.split.rest):
-            segment = TokenSegment(rest, self.target.seconds(rest[0]), window.seconds)
-            self._add(window, segment, text, len(text.decoded.hypothesis.tokens) - len(rest))
+        if text.decoded is not None and self.target.text_tokens(cut := text.split.cut):
+            segment = TokenSegment(cut, self.target.seconds(cut[0]), window.seconds)
+            self._add(window, segment, text, len(text.decoded.hypothesis.tokens) - len(cut))
 
     def _add(self, window: SoundWindow, segment: TokenSegment, text: WindowResult, begun: int) -> None:
         assert text.decoded is not None
@@ -330,15 +335,15 @@ class WhisperGeneration(SoundGeneration):
         ids = [segment.tokens[i] for i in chosen]
         (spoken,) = self.target.decode([ids])
         end = min(window.start + window.seconds, recording.seconds)
-        start, stop = (min(round(window.start + each, 3), round(end, 3)) for each in (segment.start, segment.end))
+        start, stop = (min(round(window.start + seconds, 3), round(end, 3)) for seconds in (segment.start, segment.end))
         logprob = about.logprob * len(ids)
         transcript = Transcript(
             spoken.strip(), about.logprob, logprob, text.decoded.hypothesis.ended, length=max(len(ids), 1)
         )
-        if text.traced is not None:
-            transcript = self._timed(transcript, spoken, ids, [begun + i for i in chosen], text.traced, window, end)
-        found = TranscriptSegment(start, max(stop, start), (transcript,), about, tuple(segment.tokens))
-        recording.found.append(found)
+        if text.trace is not None:
+            transcript = self._timed(transcript, spoken, ids, [begun + i for i in chosen], text.trace, window, end)
+        transcribed = TranscriptSegment(start, max(stop, start), (transcript,), about, tuple(segment.tokens))
+        recording.segments.append(transcribed)
         recording.previous = [*recording.previous, *without_pair(segment.tokens, self.target)][-self.positions :]
 
     def _timed(
@@ -347,24 +352,24 @@ class WhisperGeneration(SoundGeneration):
         text: str,
         ids: list[int],
         places: Sequence[int],
-        traced: Traced,
+        trace: WindowTrace,
         window: SoundWindow,
         end: float,
     ) -> Transcript:
-        spans = [traced.times[i] for i in places]
-        times = [tuple(min(round(window.start + each, 3), round(end, 3)) for each in span) for span in spans]
+        spans = [trace.times[i] for i in places]
+        times = [tuple(min(round(window.start + seconds, 3), round(end, 3)) for seconds in span) for span in spans]
         letters = window.recording.text_language in UNSPACED
         words = timed_words(text, ids, [(a, b) for a, b in times], self.target, letters)
-        own: dict[str, Any] = {
+        details: dict[str, Any] = {
             "pieces": tuple(self.target.pieces(ids)),
-            "logprobs": tuple(traced.logprobs[i] for i in places),
+            "logprobs": tuple(trace.logprobs[i] for i in places),
             "times": tuple((a, b) for a, b in times),
-            "words": tuple(TimedWord(*each) for each in words),
+            "words": tuple(TimedWord(*word) for word in words),
         }
-        return replace(transcript, **own)
+        return replace(transcript, **details)
 
     def _result(self, recording: Recording) -> TranscribeResult:
-        joined = join_segments(recording.found, recording.seconds, 1.0)
+        joined = join_segments(recording.segments, recording.seconds, 1.0)
         if recording.text_language in UNSPACED:
-            joined = replace(joined, text="".join(each.nbest[0].text for each in recording.found))
+            joined = replace(joined, text="".join(segment.nbest[0].text for segment in recording.segments))
         return replace(joined, language=recording.language)

@@ -13,22 +13,22 @@ from ...processors.base import Array
 from ..base import view_title
 from ..transcribe.requests import DecodedWindow, TranscribeRequest, Transcript
 from ..transcribe.settings import TranscribeDecode
-from .generation import DecodedText, WhisperGeneration
+from .generation import WhisperGeneration, WindowHypothesis
 from .recordings import Recording, SoundWindow
 
 
 class TranscriptScorer(WhisperGeneration):
-    """What predictors compute from a recording and its text."""
+    """Log-probabilities, times and attention for a recording with a known text."""
 
     def known_languages(self, encoded: Encoded) -> list[str]:
-        """The languages of recordings: that of decode.language, else the detected ones."""
+        """The languages of recordings: decode.language, else the detected languages."""
         decode: TranscribeDecode = self.run.decode
         if self.target.multilingual and not decode.language:
             return self.spoken_languages(encoded)
         return [self.target.language(decode.language) if decode.language else ""] * len(encoded.states)
 
     def known_prompts(self, encoded: Encoded) -> list[tuple[int, ...]]:
-        """Without timestamps."""
+        """The prompts of known texts, without timestamps."""
         return [self.target.prompt(code, self.run.decode.task, False) for code in self.known_languages(encoded)]
 
     def refuse_long_target(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
@@ -53,14 +53,14 @@ class TranscriptScorer(WhisperGeneration):
         (language,) = self.known_languages(encoded)
         prompt = self.target.prompt(language, self.run.decode.task, False)
         self.refuse_long_target(prompt, tokens)
-        about = DecodedText(Hypothesis(tokens, 0.0, 0.0, True), prompt, DecodedWindow(0.0, 0.0, 0.0))
-        traced = self._trace(encoded, about, seconds, len(tokens))
-        total = sum(traced.logprobs)
-        plain = Transcript(text, total / len(traced.logprobs), total, True, length=len(tokens) + 1)
+        about = WindowHypothesis(Hypothesis(tokens, 0.0, 0.0, True), prompt, DecodedWindow(0.0, 0.0, 0.0))
+        trace = self._trace(encoded, about, seconds, len(tokens))
+        total = sum(trace.logprobs)
+        plain = Transcript(text, total / len(trace.logprobs), total, True, length=len(tokens) + 1)
         recording = Recording(0, TranscribeRequest(samples), language, self.run.decode.task, seconds)
         window = SoundWindow(recording, 0.0, seconds, samples)
         (spoken,) = self.target.decode([tokens])
-        return self._timed(plain, spoken, tokens, range(len(tokens)), traced, window, seconds)
+        return self._timed(plain, spoken, tokens, range(len(tokens)), trace, window, seconds)
 
     @torch.no_grad()
     def look_at(self, frames: Array, tokens: Sequence[int] | None, layer: Which = None) -> AttentionView:

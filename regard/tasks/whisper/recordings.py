@@ -26,15 +26,15 @@ class SoundWindow(NamedTuple):
 
 @dataclass(eq=False)
 class Recording:
-    """A recording under way."""
+    """The state of a recording that is being transcribed."""
 
     number: int
     request: TranscribeRequest
     language: str  # the code; "": not detected yet, or the model knows one
     task: str = "transcribe"
     seconds: float = 0.0  # as far as it is read
-    whole: float = 0.0  # all its seconds; 0: not known yet
-    found: list[TranscriptSegment] = field(default_factory=list)
+    total_seconds: float = 0.0  # its full length; 0: not known yet
+    segments: list[TranscriptSegment] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens of the text so far
     conditioned: bool = True  # the next window reads them
 
@@ -43,13 +43,13 @@ class Recording:
         return text_language(self.language, self.task)
 
 
-WindowSequence: TypeAlias = Generator[SoundWindow, float, None]  # it is sent how many seconds of a window were used
+WindowSequence: TypeAlias = Generator[SoundWindow, float, None]  # `send` takes the seconds of the window that were used
 
 
 def sequential_windows(
     recording: Recording, sound: AudioProcessor, report: Callable[[Recording, float], None]
 ) -> WindowSequence:
-    """The windows of a recording, each from where the used part of the one before ends."""
+    """The windows of a recording; each begins where the used part of the previous window ends."""
     rate, raw = sound.rate / sound.hop, recording.request.sound
     samples = read_short(raw, sound)
     windows = FrameWindows(raw, sound) if samples is None else FilledWindow(samples, sound)
@@ -62,12 +62,12 @@ def sequential_windows(
         filled = np.pad(frames, ((0, windows.size - len(frames)), (0, 0)))
         used = yield SoundWindow(recording, first / rate, seconds, filled)
         first += max(round(used * rate), 1)
-        recording.whole = recording.seconds
+        recording.total_seconds = recording.seconds
         report(recording, first / rate)
 
 
 def next_window(sequence: WindowSequence, used: float) -> SoundWindow | None:
-    """The window after one of which `used` seconds were used; None: there is no other."""
+    """Resume after `used` seconds; None at the end."""
     try:
         return sequence.send(used)
     except StopIteration:
@@ -75,7 +75,7 @@ def next_window(sequence: WindowSequence, used: float) -> SoundWindow | None:
 
 
 def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
-    """The samples of a recording that one window holds; None: it is longer."""
+    """The samples of a recording that fits one window; None if it is longer."""
     most, parts, size = sound.seconds * sound.rate, [np.zeros(0, np.float32)], 0
     for block in stream_sound(raw, sound.rate):
         parts.append(block)

@@ -65,9 +65,9 @@ class WhisperPredictor(TranscriptScorer, TranscribePredictor):
         sizes = [len(self.target.encode_words(text, "")) for text in texts]
         most, longest = self.positions - PROMPT, self.sound.seconds + self.sound.hop / self.sound.rate
         chosen = [i for i, size in enumerate(sizes) if size <= most and examples.seconds(i) <= longest]
-        if rest := len(sizes) - len(chosen):
+        if long := len(sizes) - len(chosen):
             warnings.warn(
-                f"{rest:,} of {len(sizes):,} recordings have more than {self.sound.seconds} seconds or {most:,} tokens "
+                f"{long:,} of {len(sizes):,} recordings have more than {self.sound.seconds} seconds or {most:,} tokens "
                 "and do not count in the loss",
                 stacklevel=2,
             )

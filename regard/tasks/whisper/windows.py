@@ -20,15 +20,15 @@ class TokenSegment(NamedTuple):
     end: float
 
 
-class WindowText(NamedTuple):
-    """The text of a window, as the decisions need it."""
+class SplitWindow(NamedTuple):
+    """The segments of a window."""
 
     segments: list[TokenSegment]
-    rest: list[int]  # tokens of a segment that the window cuts
+    cut: list[int]  # tokens of a segment that the window cuts
     used: float  # seconds after which the next window begins
 
 
-def split_window(tokens: list[int], tokenizer: WhisperTokenizer, seconds: float) -> WindowText:
+def split_window(tokens: list[int], tokenizer: WhisperTokenizer, seconds: float) -> SplitWindow:
     """The segments of a window that is `seconds` long.
 
     Two timestamps in a row end one segment and begin the next. Text after the last pair is cut by the end of the
@@ -40,16 +40,16 @@ def split_window(tokens: list[int], tokenizer: WhisperTokenizer, seconds: float)
     if not borders:
         times = [tokenizer.seconds(token) for token in tokens if tokenizer.is_timestamp(token)]
         end = times[-1] if times and times[-1] > 0 else seconds
-        return WindowText([TokenSegment(tokens, 0.0, end)], [], seconds)
+        return SplitWindow([TokenSegment(tokens, 0.0, end)], [], seconds)
     borders = [*borders, len(tokens)] if closed else [*borders[:-1], borders[-1] + 1]
-    found, first = [], 0
+    segments, first = [], 0
     for border in borders:
-        own = tokens[first:border]
-        last = own[-2] if border == borders[-1] and not closed else own[-1]
-        found.append(TokenSegment(own, tokenizer.seconds(own[0]), tokenizer.seconds(last)))
+        segment = tokens[first:border]
+        last = segment[-2] if border == borders[-1] and not closed else segment[-1]
+        segments.append(TokenSegment(segment, tokenizer.seconds(segment[0]), tokenizer.seconds(last)))
         first = border
-    used = seconds if closed else found[-1].end
-    return WindowText(found, tokens[first - 1 :] if first < len(tokens) else [], used if used > 0 else seconds)
+    used = seconds if closed else segments[-1].end
+    return SplitWindow(segments, tokens[first - 1 :] if first < len(tokens) else [], used if used > 0 else seconds)
 
 
 def without_pair(tokens: list[int], tokenizer: WhisperTokenizer) -> list[int]:
@@ -58,7 +58,7 @@ def without_pair(tokens: list[int], tokenizer: WhisperTokenizer) -> list[int]:
 
 
 def compression_ratio(tokens: Sequence[int], vocab: int) -> float:
-    """How much smaller zlib makes the tokens: text that repeats itself has a high ratio."""
+    """The compression ratio of the tokens by zlib: text that repeats itself has a high ratio."""
     size = int(math.log2(vocab) / 8) + 1
     data = b"".join(token.to_bytes(size, "little") for token in tokens)
     return len(data) / len(zlib.compress(data))
@@ -74,11 +74,11 @@ class WindowQuality(NamedTuple):
 
 
 def check_quality(
-    found: Hypothesis, no_speech: float | None, settings: TranscribeDecode, end: int, vocab: int
+    hypothesis: Hypothesis, no_speech: float | None, settings: TranscribeDecode, end: int, vocab: int
 ) -> WindowQuality:
-    """Whether a hypothesis is too repetitive or too unlikely, and whether nobody speaks."""
-    tokens = [*found.tokens, end] if found.ended else found.tokens
-    mean, ratio = found.logprob / max(len(tokens), 1), compression_ratio(tokens, vocab)
+    """Check if a hypothesis is too repetitive or too unlikely, and if nobody speaks."""
+    tokens = [*hypothesis.tokens, end] if hypothesis.ended else hypothesis.tokens
+    mean, ratio = hypothesis.logprob / max(len(tokens), 1), compression_ratio(tokens, vocab)
     unlikely = bool(settings.logprob_threshold) and mean < settings.logprob_threshold
     again = unlikely or bool(settings.compression_ratio_threshold) and ratio > settings.compression_ratio_threshold
     silent = no_speech is not None and no_speech > settings.no_speech_threshold

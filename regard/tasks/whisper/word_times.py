@@ -9,20 +9,24 @@ from torch import Tensor
 from ...processors.base import Array
 
 FILTER = 7  # encoder positions of the median filter
-NAMED, FOUND = 1e-6, 0.2  # the least deviation of a position, as a share of the largest: of named and found heads
-ONSET = 0.1  # share of the largest weight of the first token from which on it is heard
+NAMED, DETECTED = (
+    1e-6,
+    0.2,
+)  # minimum deviation of a position, as a share of the maximum: for named, for detected heads
+ONSET = 0.1  # the first token begins where its weight reaches this share of its maximum
 
 
 def token_spans(maps: Sequence[Tensor], chosen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The encoder positions of every token, first and last, from the cross-attention of every layer (heads, tokens + 1,
-    positions): of the `chosen` heads, as Whisper does; if none are known, of those that follow the recording. These
-    attend to silence at random, so positions of which all tokens take little count less.
+    """The first and last encoder position of every token, from cross-attention (heads, tokens + 1, positions).
+
+    It uses the `chosen` heads, as Whisper does; if none are known, the heads that follow the recording. These attend to
+    silence at random, so positions with little weight from all tokens count less.
     """
-    return align_tokens(alignment_weights(maps, chosen), NAMED if chosen else FOUND)
+    return align_tokens(alignment_weights(maps, chosen), NAMED if chosen else DETECTED)
 
 
 def align_tokens(weights: Tensor, least_spread: float = NAMED) -> list[tuple[int, int]]:
-    """The encoder positions of every token, first and last, from attention weights (heads, tokens + 1, positions).
+    """The first and last encoder position of every token, from attention weights (heads, tokens + 1, positions).
 
     The last row is that of END, to which silence after the last token belongs. Silence before the first token belongs
     to none: the token begins where it gets a share of its largest weight.
@@ -68,9 +72,13 @@ def warp_all(costs: Array) -> list[tuple[Array, Array]]:
     for diagonal in range(2, height + width + 1):
         row = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
         column = diagonal - row
-        both, above, left = total[:, row - 1, column - 1], total[:, row - 1, column], total[:, row, column - 1]
-        least = np.minimum(np.minimum(both, above), left)
-        origin[:, row, column] = np.where(left == least, 2, np.where(both == least, 0, 1))
+        diagonal_total, above_total, left_total = (
+            total[:, row - 1, column - 1],
+            total[:, row - 1, column],
+            total[:, row, column - 1],
+        )
+        least = np.minimum(np.minimum(diagonal_total, above_total), left_total)
+        origin[:, row, column] = np.where(left_total == least, 2, np.where(diagonal_total == least, 0, 1))
         total[:, row, column] = costs[:, row - 1, column - 1] + least
     return [_trace_back(origin[table]) for table in range(count)]
 
@@ -82,8 +90,8 @@ def _trace_back(origin: Array) -> tuple[Array, Array]:
         path.append((row - 1, column - 1))
         step = 2 if not row else 1 if not column else origin[row, column]
         row, column = row - (step != 2), column - (step != 1)
-    found = np.array(path[::-1])
-    return found[:, 0], found[:, 1]
+    cells = np.array(path[::-1])
+    return cells[:, 0], cells[:, 1]
 
 
 def normalize(weights: Tensor) -> Tensor:
@@ -102,6 +110,8 @@ def alignment_weights(maps: Sequence[Tensor], chosen: Sequence[tuple[int, int]])
     weights = torch.cat([*maps])
     shares = normalize(weights)
     paths = warp_all(-shares.numpy())
-    on_path = torch.stack([own[rows, columns].sum() for own, (rows, columns) in zip(shares, paths, strict=True)])
+    on_path = torch.stack(
+        [head_shares[rows, columns].sum() for head_shares, (rows, columns) in zip(shares, paths, strict=True)]
+    )
     best = on_path.argsort(descending=True, stable=True)[: (len(weights) + 1) // 2]
     return weights[best.sort().values]
