@@ -1,97 +1,19 @@
-"""docs/extend.md as a third-party package: its files are written, installed with pip, and all its commands run."""
+"""Plugins that are broken, in files and packages; test_pages.py runs docs/extend.md as it is."""
 
 import importlib.metadata
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from helpers.pages import read_blocks
 
 import regard
 from regard.cli.app import main
 from regard.errors import UserError
 from regard.plugins import load_plugin
-from regard.testing import BrokenLaw, check_family, laws_of
+from regard.testing import BrokenLaw, check_family
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-FILES = {block.partition("\n")[0].removeprefix("# "): block for kind, block in BLOCKS if kind != "sh"}
-COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
-
-
-class Sandbox:
-    """A folder outside the checkout. The package is installed in a folder of its own, as pip does elsewhere."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.site, binaries = folder, folder / "site", folder / "bin"
-        binaries.mkdir()
-        for name, command in (("regard", f"{sys.executable} -m regard"), ("python", sys.executable)):
-            (binaries / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            (binaries / name).chmod(0o755)
-        for name, text in FILES.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-        path = [str(self.site), str(ROOT)]
-        self.env = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": ":".join(path)}
-        self.env |= {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}  # the package must not be found in the folder
-
-    def run(self, command: str, site: bool = True) -> subprocess.CompletedProcess[str]:
-        env = self.env if site else {**self.env, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            command, shell=True, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300
-        )
-
-    def install(self) -> None:
-        options = "--no-deps --no-build-isolation --disable-pip-version-check --quiet"
-        done = self.run(f"{sys.executable} -m pip install {options} --target site .")
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    made = Sandbox(tmp_path_factory.mktemp("extend"))
-    made.install()
-    made.outputs = {}
-    for command in COMMANDS:
-        done = made.run(command)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        made.outputs[command] = done.stdout
-    return made
-
-
-def test_every_command_of_the_page_works(sandbox):
-    laws = sandbox.outputs["python test_cosine.py"].splitlines()
-    assert len(laws) == len(laws_of("tokens", "label")) and "cosine, tokens to label: batch_invariance" in laws
-    assert "cosine  sizes: tiny, small" in sandbox.outputs["regard list"]
-    (predicted,) = (text for command, text in sandbox.outputs.items() if command.endswith("regard predict runs/rate"))
-    good, bad = map(float, predicted.split())
-    assert good > 3.5 and bad < 2.5  # 4.67 and 1.33 in the data
-    (evaluated,) = (text for command, text in sandbox.outputs.items() if command == "regard eval runs/rate")
-    assert float(re.search(r"error ([\d.]+)", evaluated)[1]) < 0.5
-
-
-def test_the_run_keeps_the_processor_of_the_plugin(sandbox):
-    run = (sandbox.folder / "runs/rate/run.json").read_text()
-    assert '"number"' in run and (sandbox.folder / "runs/rate/number.json").is_file()
-    assert '"best_step"' in run or '"weights"' in run
-
-
-def test_conversion_of_a_plugin_family_is_refused(sandbox):
-    done = sandbox.run("regard convert runs/rate --to huggingface --out runs/converted")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "cosine" in done.stderr, done.stderr
-    assert not (sandbox.folder / "runs/converted").exists()
-
-
-def test_without_the_package_a_run_is_refused_in_one_sentence(sandbox):
-    for command, word in (("predict runs/rate", "rate"), ("predict runs/single", "cosine")):
-        done = sandbox.run(f"echo text | regard {command}", site=False)
-        assert done.returncode == 2 and f"={word}, which is not built in; install the plugin" in done.stderr, (
-            done.stderr
-        )
-        assert done.stderr.count("\n") == 1
+FILES = {block.text.partition("\n")[0].removeprefix("# "): block.text for block in read_blocks("docs/extend.md")}
 
 
 BROKEN = {

@@ -6,21 +6,16 @@ import json
 import lzma
 import math
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
 import torch
 from helpers import marian, reads, small
 from helpers.runs import copy_run
-from helpers.whisper import write_multilingual
-from PIL import Image
 
 import regard
 from regard.cli import main
@@ -28,7 +23,6 @@ from regard.cli.runner import is_out_of_memory
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.look.html import PAGE_FILES
-from regard.synthetic.morse import RATE, encode_morse
 from regard.training import curves
 
 draw = curves.draw  # below, trainings draw nothing
@@ -543,119 +537,13 @@ def test_a_closed_stdin_and_a_closed_stdout(run):
     assert done.stdout.count("code 0") == 2 and "Traceback" not in done.stderr, (done.stdout, done.stderr)
 
 
-# --- older runs, README ----------------------------------------------------------------------------------------------
+# --- older runs ------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_run_of_format_1_loads():
     predictor = regard.load(Path(__file__).parents[1] / "old" / "format-1")
     assert isinstance(predictor.predict("January 1, 2024", max_tokens=5), str)
     assert predictor.score("January 1, 2024", "1. Januar 2024") == pytest.approx(-45.2957, abs=1e-3)
-
-
-def code_blocks() -> list[str]:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    return [block.partition("\n")[2] for block in text.split("```")[1::2]]
-
-
-PLAIN = ["model.width=32", "model.heads=2", "model.layers=1", "model.inner=64", "tokenizer.vocab=300"]
-SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked": PLAIN}
-SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
-SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
-SMALL["caption"] = ["model.width=16", "model.layers=1", "train.batch=4", "train.warmup=2", "train.metric=loss"]
-SMALL["multitask"] = ["model.width=32", "model.layers=1", "train.batch=4", "train.warmup=2", "decode.max_tokens=5"]
-SMALL["contrastive"] = [
-    "model.width=16",
-    "model.source.layers=1",
-    "train.batch=4",
-    "train.warmup=2",
-    "train.metric=loss",
-]
-SMALL["transcribe"] = [
-    "model.width=32",
-    "model.channels=4",
-    "train.warmup=2",
-    "train.metric=loss",
-    "decode.max_tokens=9",
-]
-
-
-def write_recordings(folder: Path) -> None:
-    """a.wav, and recordings.tsv, which names it with different texts."""
-    rng = np.random.default_rng(1)
-    soundfile.write(folder / "a.wav", encode_morse("THE WORDS", rng).samples, RATE)
-    (folder / "recordings.tsv").write_text("".join(f"a.wav\tTHE WORDS {letter}\n" for letter in "THEWORDS" * 2))
-
-
-def write_captions(folder: Path) -> None:
-    """images/*.png with captions.tsv, photo.png, manifest.jsonl and pairs.tsv."""
-    (folder / "images").mkdir()
-    lines = [{"text": "a photo", "target": "ein Foto"}, {"image": "photo.png", "target": "a photo"}] * 2
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for number in range(4):
-        Image.new("RGB", (40, 30), (20 * number, 99, 200)).save(folder / "images" / f"{number}.png")
-    (folder / "captions.tsv").write_text("".join(f"{number}.png\ta photo {number}\n" for number in range(4)))
-    Image.new("RGB", (40, 30)).save(folder / "photo.png")
-    (folder / "pairs.tsv").write_text("".join(f"images/{number}.png\ta photo {number}\n" for number in range(4)))
-
-
-def write_photos(folder: Path) -> None:
-    """photos/CLASS/*.png, and instances.json with a box in each."""
-    images, boxes = [], []
-    for number in range(12):
-        name = f"{('cat', 'dog')[number % 2]}/{number}.png"
-        (place := folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (40, 30), (20 * number, 99, 200)).save(place)
-        images.append({"id": number, "file_name": name, "width": 40, "height": 30})
-        boxes.append({"id": number, "image_id": number, "category_id": 1 + number % 2, "bbox": [5, 5, 20, 10]})
-    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
-    whole = {"images": images, "annotations": boxes, "categories": categories}
-    (folder / "instances.json").write_text(json.dumps(whole))
-
-
-def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
-    """Unchanged, on files and runs of those names, with a smaller model and fewer steps."""
-    monkeypatch.chdir(tmp_path)
-    for name, ours in (("train", "train"), ("val", "valid"), ("test", "test")):
-        for side, own in (("en", "low"), ("de", "up")):
-            shutil.copy(files / f"{ours}.{own}", tmp_path / f"{name}.{side}")
-    (tmp_path / "in.txt").write_text("the cat.\n")
-    (tmp_path / "other.txt").write_text("a cat sleeps.\nthe dog runs far.\n" * 40)
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text("Once upon a time a dog ran home.\n" * 60)
-    (tmp_path / "reviews.tsv").write_text("the dog runs\tgood\na cat sleeps\tbad\n" * 20)
-    (tmp_path / "words.conllu").write_text(
-        "1\tthe\t_\tDET\n2\tdog\t_\tNOUN\n\n".replace("\n", "\t_" * 6 + "\n", 2) * 20
-    )
-    write_photos(tmp_path)
-    write_captions(tmp_path)
-    write_recordings(tmp_path)
-    write_multilingual(tmp_path / "whisper-small")
-    for name in ("a", "b"):
-        shutil.copytree(run, tmp_path / "runs" / name)
-    commands = [line for block in code_blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
-    assert len(commands) >= 8
-    for line in commands:
-        typed, _, command = line.rpartition("| ") if line.startswith("echo") else ("", "", line)
-        words = shlex.split(command, comments=True)[1:]
-        arguments, fed = (words[: words.index("<")], words[-1]) if "<" in words else (words, "")
-        if arguments[0] == "train":
-            started = any(word.startswith("start=") for word in arguments)  # start defines the model
-            arguments += ["train.steps=5", "train.tokens=500", *([] if started else SMALL[arguments[1]])]
-        stdin = Path(fed).read_bytes() if fed else (shlex.split(typed)[1] + "\n").encode() if typed else b""
-        code, out, err = run_cli(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
-        assert code == 0, (line, err)
-    assert (tmp_path / "attention.html").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
-    assert (tmp_path / "a-marian" / "config.json").exists()
-
-
-def test_the_python_of_the_readme(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    small = '{"steps": 3, "tokens": 500, "tensorboard": False}, data={"examples": 200}'
-    scope = {"texts": ["January 1, 2024"]}
-    for block in code_blocks():
-        if "import regard" in block or "from regard" in block:
-            exec(block.replace('{"steps": 300}', small), scope)
-    assert (tmp_path / "attention.png").exists() and scope["predictor"].model is not None
 
 
 def test_several_outputs_are_printed_on_one_line(run, capsys, monkeypatch):

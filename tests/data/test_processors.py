@@ -612,20 +612,3 @@ def test_a_processor_of_a_plugin(tmp_path, monkeypatch):
     monkeypatch.setitem(PROCESSORS.added, "smell", Smell)
     Smell().save(tmp_path / "smell.json")
     assert isinstance(load_processor(tmp_path / "smell.json"), Smell)
-
-
-# --- docs/processors.md ----------------------------------------------------------------------------------------------
-
-
-def test_the_python_of_the_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(PROCESSORS, "added", dict(PROCESSORS.added))
-    page = (Path(__file__).parents[2] / "docs" / "processors.md").read_text(encoding="utf-8")
-    scope: dict[str, Any] = {"__name__": "page"}
-    blocks = [block.removeprefix("python\n") for block in page.split("```")[1::2] if block.startswith("python\n")]
-    for block in blocks:
-        exec(compile(block, "processors.md", "exec"), scope)
-    assert len(blocks) == 7 and '"kind": "audio"' in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["audio.json", "gray.png", "run", "series.json"]
-    for kind in PROCESSORS.builtin:
-        assert f"| `{kind}` |" in page

@@ -93,3 +93,9 @@ def check_mentioned(text: str) -> int:
         words = words[: words.index("<")] if "<" in words else words
         CHECKS[words[0]](words)
     return len(found)
+
+
+def missing_names(text: str) -> list[str]:
+    """The names `regard.NAME` that a page mentions in a sentence and that the package does not have."""
+    names = re.findall(r"`[^`\n]*\bregard\.(\w+)[^`\n]*`", text)
+    return [name for name in names if not hasattr(regard, name) and importlib.util.find_spec(f"regard.{name}") is None]

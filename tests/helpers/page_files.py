@@ -223,12 +223,8 @@ def write_long() -> None:
 
 
 def write_look() -> None:
-    for name, recipe in {
-        "dates": "dates",
-        "digits": "classify-image",
-        "scenes": "detect",
-        "morse": "transcribe",
-    }.items():
+    recipes = {"dates": "dates", "digits": "classify-image", "scenes": "detect", "morse": "transcribe"}
+    for name, recipe in recipes.items():
         make_run(recipe, f"runs/{name}")
     for name in ("image.png", "scene.png"):
         write_image(name, 1, (48, 40))
@@ -280,12 +276,8 @@ def write_space() -> None:
             file.setparams((1, 2, 16000, 0, "NONE", ""))
             file.writeframes(np.random.default_rng(number).integers(-999, 999, 3200, np.int16).tobytes())
         sounds.append(f"{number}.wav\tword {number % 3}")
-    texts = {
-        "pairs.tsv": pairs,
-        "labeled.tsv": labeled,
-        "sounds.tsv": sounds,
-        "queries.txt": ["a red circle", "a cross"],
-    }
+    texts = {"pairs.tsv": pairs, "labeled.tsv": labeled, "sounds.tsv": sounds}
+    texts["queries.txt"] = ["a red circle", "a cross"]
     texts |= {"a.txt": [f"this is {n}" for n in range(6)], "b.txt": [f"{n} it is" for n in range(6)]}
     for name, lines in texts.items():
         write_lines(name, lines)

@@ -226,8 +226,8 @@ def captured(call: Callable[[], int], fed: bytes = b"") -> tuple[int, bytes, str
     """What a function returns and prints; `fed` is its stdin."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
     stdin = io.TextIOWrapper(io.BytesIO(fed), encoding="utf-8")
-    redirected = contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1])
-    with redirected[0], redirected[1], mock.patch.object(sys, "stdin", stdin):
+    names = {"stdin": stdin, "stdout": streams[0], "stderr": streams[1]}
+    with mock.patch.multiple(sys, **names):
         code = call()
     out, err = (each.flush() or each.buffer.getvalue() for each in streams)  # type: ignore[attr-defined]
     return code, out, err.decode()
@@ -283,8 +283,9 @@ def small_trainings(rules: Rules) -> Iterator[None]:
     """Every training that begins here, by a command, Python or a stage, is small and draws no curves."""
 
     def small_launch(out: Path, recipe: str | None, changes: Any, **more: Any) -> Any:
-        if rules.shrink and recipe is not None and not more["resume"]:
-            changes = {**dict(flatten(changes)), **small_settings(recipe, changes, rules.sizes), **rules.settings}
+        if recipe is not None and not more["resume"]:
+            small = small_settings(recipe, changes, rules.sizes) if rules.shrink else {}
+            changes = {**dict(flatten(changes)), **small, **rules.settings}
         return whole_launch(out, recipe, changes, **more)
 
     whole_launch, all_files = launch.launch, stdlib.stdlib_files
