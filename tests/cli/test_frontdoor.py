@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from regard.cli.runner import is_out_of_memory
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.look.html import PAGE_FILES
+from regard.synthetic import dates
 from regard.training import curves
 
 draw = curves.draw  # below, trainings draw nothing
@@ -111,7 +113,7 @@ def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
 def test_translations_are_batch_invariant(run, files):
     """Batches of 1, 7 and 64, shuffled, greedy and beam give the same texts, and scores to 1e-5."""
     predictor = regard.load(run)
-    texts = (files / "test.low").read_text().splitlines()[:51]
+    texts = (files / "test.low").read_text().splitlines()[:30]
     for how in ({"kind": "greedy"}, {"beam": 5}, {"beam": 5, "early_stopping": "first"}):
         whole = predictor.predict(texts, batch=64, **how)
         assert whole == predictor.predict(texts, batch=7, **how) == [predictor.predict(text, **how) for text in texts]
@@ -222,7 +224,9 @@ def test_every_data_format_trains_the_same(files, tmp_path, kind):
 test_every_data_format_trains_the_same.seen = {}
 
 
-def test_the_python_interface(tmp_path):
+def test_the_python_interface(tmp_path, monkeypatch):
+    monkeypatch.setattr(dates, "HELD_OUT", 500)
+    monkeypatch.setattr(dates, "FIRST_DAY", dates.LAST_DAY - timedelta(20000))
     events = []
     predictor = regard.train(
         "dates", out=tmp_path / "x", on_event=events.append, model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},
