@@ -19,8 +19,8 @@ from regard.parts import Attention, Mask
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return small.train_translator(
-        tmp_path_factory.mktemp("precision"), 600, pairs=4000, train__lr=6e-3, train__schedule="linear",
-        train__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000,
+        tmp_path_factory.mktemp("precision"), 400, pairs=4000, train__lr=6e-3, train__schedule="linear", train__tokens=600,
+        train__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000, tokenizer__kind="word",
     )  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def run(tmp_path_factory) -> Path:
 
 def short(folder: Path, **settings) -> Path:
     """A barely trained run with the given settings."""
-    size = {"model__width": 32, "model__inner": 48, "model__heads": 2}
-    return small.train_translator(folder, 40, train__eval_every=1000, train__save_every=1000, **size | settings)
+    size = {"model__width": 32, "model__inner": 48, "model__heads": 2, "train__steps": 40}
+    return small.train_translator(folder, 0, train__eval_every=1000, train__save_every=1000, **size | settings)
 
 
 def said(capsys, *arguments) -> tuple[int, str, str]:
@@ -423,7 +423,7 @@ def test_refused_arguments(run, tmp_path, capsys, monkeypatch):
 def test_every_unsupported_setting_is_named(tmp_path):
     run = short(
         tmp_path, model__prenorm=True, model__positions__kind="buckets", model__attention__kind="additive",
-        model__feed__kind="gated", model__norm__kind="rms",
+        model__feed__kind="gated", model__norm__kind="rms", train__steps=1,
     )  # fmt: skip
     for words in ("model.prenorm=true", "model.positions.kind=buckets", "model.attention.kind=additive",
                   "model.feed.kind=gated", "model.norm.kind=rms"):  # fmt: skip
