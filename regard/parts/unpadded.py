@@ -11,7 +11,7 @@ from .masks import Mask
 from .recording import current_recorder, current_state_recorder
 
 
-def supports(x: Tensor, mask: Mask) -> bool:
+def supports_unpadded(x: Tensor, mask: Mask) -> bool:
     """True at inference on a CPU if the mask has no rule but padding before or after each text.
 
     Recorded weights are stored by row, so a recorded call keeps its padding.
@@ -37,8 +37,8 @@ class Unpadded:
         self.shape = rows, tokens = mask.key_valid.shape
         lengths = mask.key_valid.sum(1)
         order = lengths.argsort(stable=True)
-        kept = mask.key_valid[order].flatten().nonzero()[:, 0]
-        row, column = order[kept // tokens], kept % tokens
+        valid_index = mask.key_valid[order].flatten().nonzero()[:, 0]
+        row, column = order[valid_index // tokens], valid_index % tokens
         self.index = row * tokens + column
         positions = column if mask.positions is None else mask.positions.expand(rows, -1)[row, column]
         lengths, counts = torch.unique(lengths, return_counts=True)
