@@ -223,6 +223,7 @@ class AttentionView:
         return notebook_frame(page(self))
 
     def _draw(self, path: Path, layer: Which, head: Which, attention: AttentionMap) -> None:
+        reader = "the decoder for " if attention.kind == "cross" else ""
         note = f" ({attention.site.note})" if attention.site.note else ""
         draw_matrices(
             path,
@@ -233,7 +234,7 @@ class AttentionView:
                 attention.keys.labels,
             ),
             TITLES[attention.kind],
-            f"each row: attention of {'the decoder for ' * (attention.kind == 'cross')}that {attention.queries.name}{note}",
+            f"each row: attention of {reader}that {attention.queries.name}{note}",
         )
 
     def _panels(self, layer: Which, head: Which, kind: AttentionKind) -> list[dict[str, Tensor]]:

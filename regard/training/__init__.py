@@ -4,7 +4,7 @@ The package is not called `train` because `regard.train` is the function.
 """
 
 from .checkpoint import load_model, save_model
-from .loop import run_training
+from .loop import run_loop
 from .protocols import Outcome
 
-__all__ = ["Outcome", "load_model", "run_training", "save_model"]
+__all__ = ["Outcome", "load_model", "run_loop", "save_model"]
