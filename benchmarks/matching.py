@@ -17,7 +17,7 @@ from regard.config.run import resolve_run
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.tasks.classify import task as classify
-from regard.training import train_job
+from regard.training import run_loop
 
 from .report import align_columns
 
@@ -62,7 +62,7 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
             model.load_state_dict(weights)
         before.mkdir(parents=True)
         run_folder.write_run(before, {"config": objective.run.dump()})
-        seconds += train_job(objective, before, resume=False, progress=False).seconds
+        seconds += run_loop(objective, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()
     found = objective.predictor.evaluate()

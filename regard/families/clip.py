@@ -68,7 +68,7 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
-    """CLIP (2103.00020): a tower for texts and one for what they belong to, projected to one space."""
+    """CLIP (2103.00020): a tower for texts and one for images, sound or other texts, projected to one space."""
 
     log_scale: Tensor
 
@@ -77,8 +77,8 @@ class Model(nn.Module):
         self.text = TextTower(c.text, c.vocab)
         self.text_projection = nn.Linear(c.text.width, c.width, bias=False)
         self.source = new_source(c)
-        own = isinstance(c.source, SharedTextConfig)
-        self.source_projection = None if own else nn.Linear(c.source.width, c.width, bias=False)  # type: ignore[union-attr]
+        shared = isinstance(c.source, SharedTextConfig)
+        self.source_projection = None if shared else nn.Linear(c.source.width, c.width, bias=False)  # type: ignore[union-attr]
         self.log_scale = nn.Parameter(torch.tensor([math.log(FIRST_SCALE)]))
         initialize(self, INITIAL)
 

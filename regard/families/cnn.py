@@ -1,4 +1,4 @@
-"""What the Transformer replaced: gated convolutions (1612.08083) in an encoder and in a decoder that attends to the
+"""A predecessor of the Transformer: gated convolutions (1612.08083) in an encoder and in a decoder that attends to the
 source in every layer (1705.03122). All tokens are read at once; the depth bounds how far each one reads.
 """
 

@@ -143,7 +143,7 @@ class Model(nn.Module):
         return self.backbone.patch_grid(height, width)
 
     def _places(self, valid: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The positions of the places of a map; boxes as queries need those that tell neighbors apart."""
+        """The positions of the places of a map; queries that are boxes need positions that distinguish neighbors."""
         if self.anchors is None:
             out: Tensor = self.grid(valid)
             return out
@@ -157,26 +157,26 @@ class Model(nn.Module):
         features, valid = self.backbone(image.values, image.valid)
         features = self.project(features)
         if valid is None:
-            shown = torch.ones(len(features), *features.shape[2:], dtype=torch.bool, device=features.device)
+            mask = torch.ones(len(features), *features.shape[2:], dtype=torch.bool, device=features.device)
         else:
-            shown = valid
-        rows, columns = centers_of(shown)
-        places = self._places(shown, rows, columns).to(features.dtype)
+            mask = valid
+        rows, columns = centers_of(mask)
+        places = self._places(mask, rows, columns).to(features.dtype)
         x, key_valid = features.flatten(2).transpose(1, 2), None if valid is None else valid.flatten(1)
         states = self.encoder(x, Mask(key_valid=key_valid), position_terms=AddedTerms(places, places))
         return FeatureMap(states, key_valid, places=places, rows=rows, columns=columns)
 
     def decode(self, features: FeatureMap, noised: NoisedBoxes | None = None) -> Detections:
-        """What the queries find; `noised` boxes are further queries of a model with anchors."""
+        """The detections of the queries; `noised` boxes are further queries of a model with anchors."""
         if self.anchors is not None:
-            found: Detections = self.anchors(features, self.decoder, self.classes, self.box, noised)
-            return found
+            detections: Detections = self.anchors(features, self.decoder, self.classes, self.box, noised)
+            return detections
         assert self.queries is not None
-        asked = self.queries.weight.expand(len(features.states), -1, -1).to(features.states.dtype)
-        cross = Cross(features.states, Mask(key_valid=features.valid), AddedTerms(asked, features.places))
-        terms = AddedTerms(asked, asked)
-        outputs = self.decoder.layer_outputs(torch.zeros_like(asked), Mask(), cross, position_terms=terms)
-        states = torch.stack([self.decoder.norm(each) for each in outputs])
+        queries = self.queries.weight.expand(len(features.states), -1, -1).to(features.states.dtype)
+        cross = Cross(features.states, Mask(key_valid=features.valid), AddedTerms(queries, features.places))
+        terms = AddedTerms(queries, queries)
+        outputs = self.decoder.layer_outputs(torch.zeros_like(queries), Mask(), cross, position_terms=terms)
+        states = torch.stack([self.decoder.norm(output) for output in outputs])
         return Detections(self.classes(states), self.box(states).sigmoid())
 
     def detect(self, image: Inputs, noised: NoisedBoxes | None = None) -> Detections:

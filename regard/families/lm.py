@@ -45,8 +45,8 @@ class Config(Base):
 
     def layer_attention(self) -> slots.Dense | slots.Window | slots.Favor:
         """The attention of a layer; a dense one has the model's dropout."""
-        own = self.attention
-        return replace(own, dropout=self.dropout) if isinstance(own, slots.Dense) else own
+        attention = self.attention
+        return replace(attention, dropout=self.dropout) if isinstance(attention, slots.Dense) else attention
 
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -149,8 +149,8 @@ class CopyTransformer(nn.Module):
         for name, head in heads.items():
             self.add_module(name, head)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
-        drawn = r"(source|target|head|fertility|length\.\w+|.*table)\.weight"
-        initialize(self, INITIAL | {drawn: normal(c.width**-0.5)})
+        embeddings = r"(source|target|head|fertility|length\.\w+|.*table)\.weight"
+        initialize(self, INITIAL | {embeddings: normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
 

@@ -19,7 +19,9 @@ class Config(CopyConfig):
 
     family: Literal["nat-ctc"] = "nat-ctc"
     positions: slots.Sinusoid = slots.Sinusoid()
-    upsample: Positive = 3  # copies of every source token: a target may have so many times the tokens of its source
+    upsample: Positive = (
+        3  # copies of every source token: a target has at most this many times the tokens of its source
+    )
 
 
 SIZES: dict[str, dict[str, Any]] = NAT_SIZES

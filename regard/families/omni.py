@@ -37,7 +37,7 @@ class Config(Base):
 
     family: Literal["omni"] = "omni"
     size: str = "small"
-    inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # what it reads; set by the task
+    inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # its inputs; set by the task
     vocab: Count = 0  # of source and target; 0: the tokenizer's size
     target_vocab: Count = 0  # always 0: source and target share one vocabulary
     image: Positive = 64  # side of the images in pixels, unless data.size says otherwise
@@ -118,7 +118,7 @@ class Model(nn.Module):
             c.positions.build(c.width, c.heads, causal=True),
             causal=True,
         )
-        # Relative positions alone would not tell the decoder where in the source a state is.
+        # With relative positions alone, the decoder would not know where in the source a state is.
         self.places = None if c.positions.kind == "sinusoid" else SinusoidPositions(c.width)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
         self.ctc = nn.Linear(c.width, c.vocab) if self.ctc_weight else None

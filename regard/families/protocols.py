@@ -1,6 +1,6 @@
 """Types of families and of the models that tasks and the generator use.
 
-The Model of a family satisfies the protocols of what it writes. At the end of this file mypy checks this.
+The Model of a family satisfies the protocols of its outputs. At the end of this file mypy checks this.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Family(Protocol):
 
     @property
     def SPEC(self) -> ModelSpec:
-        """What its models read and write."""
+        """The inputs and outputs of its models."""
 
     @property
     def Model(self) -> Callable[[Any], nn.Module]:
@@ -80,7 +80,7 @@ class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
 
 
 class ParallelModel(ModelBase, Protocol):
-    """A model that writes all target tokens at once. PAD stands for a masked token; END is not written."""
+    """A non-autoregressive model: it writes all target tokens at once. PAD is the mask token; END is not written."""
 
     def encode(self, source: Inputs) -> Encoded:
         """Read the source."""
@@ -188,9 +188,9 @@ class BoxModel(ModelBase, Protocol):
 
 
 class EmbeddingModel(ModelBase, Protocol):
-    """A model of one space for what it reads: texts, and perhaps images or sound."""
+    """A model that embeds texts, and perhaps images or sound, in one space."""
 
-    log_scale: Tensor  # (1,): the logarithm of what the cosines are multiplied by
+    log_scale: Tensor  # (1,): the logarithm of the factor of the cosines
 
     @property
     def context(self) -> int | None:
@@ -215,8 +215,8 @@ class MemoryLayer(Protocol):
 def memory_layer(memory: Cache) -> MemoryLayer:
     """The first layer of a memory; all layers agree."""
     layer: Any = memory.layers[0]
-    found: MemoryLayer = layer
-    return found
+    memory_layer: MemoryLayer = layer
+    return memory_layer
 
 
 def as_module(model: object) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What the Transformer replaced: recurrent layers, and a decoder with additive attention to the source.
+"""The predecessor of the Transformer: recurrent layers, and a decoder with additive attention to the source.
 
 Scores are Bahdanau's (1409.0473). The context is added after the recurrence, as in Luong (1508.04025), and not fed into
 the next input. So every layer reads a whole target in one fused LSTM call; higher layers still get earlier contexts.

@@ -1,4 +1,4 @@
-"""What a family reads and writes. A task declares what it needs, so a wrong pairing is refused before it is built."""
+"""The inputs and outputs of a family. A task declares its needs, so a wrong pairing is refused before it is built."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,12 +27,12 @@ def any_length(config: Any) -> int | None:
 
 
 def only_tokens(config: Any) -> TensorKind:
-    """Tokens, whatever the settings are."""
+    """Tokens, for any settings."""
     return "tokens"
 
 
-def own_settings(config: Any) -> Any:
-    """The settings of the model itself, not a part of them."""
+def whole_config(config: Any) -> Any:
+    """The settings of the whole model, not of a part."""
     return config
 
 
@@ -43,7 +43,7 @@ def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What the models of a family read and write, and how they start from others."""
+    """The inputs and outputs of a family's models, and how they start from others."""
 
     reads: frozenset[TensorKind]
     writes: frozenset[Output]
@@ -53,9 +53,9 @@ class ModelSpec:
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
-    source: Callable[[Any], TensorKind] = only_tokens  # what it embeds beside texts, by its config
+    source: Callable[[Any], TensorKind] = only_tokens  # the second input of a model that embeds texts, by its config
     reading: Mapping[TensorKind, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
-    image: Callable[[Any], Any] = own_settings  # where `image` and `patch` are among the settings of a model of pixels
+    image: Callable[[Any], Any] = whole_config  # where `image` and `patch` are among the settings of a model of pixels
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 

@@ -52,7 +52,7 @@ class Config(Base):
     ctc: CTC = CTC()
     attention: Attention = slots.Dense()
     positions: Positions = slots.Sinusoid()
-    feed: Feed = slots.Feed()  # a convolution only in the encoder: the decoder must not see what follows
+    feed: Feed = slots.Feed()  # a convolution only in the encoder: the decoder must not read later tokens
     norm: Norm = slots.LayerNorm()
 
     @model_validator(mode="after")
@@ -104,7 +104,7 @@ class Model(nn.Module):
             c.positions.build(c.width, c.heads, causal=True),
             causal=True,
         )
-        # Relative positions alone would not tell the decoder where in the recording a state is.
+        # With relative positions alone, the decoder would not know where in the recording a state is.
         self.places = None if c.positions.kind == "sinusoid" else SinusoidPositions(c.width)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
         self.ctc = nn.Linear(c.width, c.vocab) if c.ctc.weight else None

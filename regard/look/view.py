@@ -223,6 +223,7 @@ class AttentionView:
         return notebook_frame(page(self))
 
     def _draw(self, path: Path, layer: Which, head: Which, attention: AttentionMap) -> None:
+        reader = "the decoder for " if attention.kind == "cross" else ""
         note = f" ({attention.site.note})" if attention.site.note else ""
         reader = "the decoder for " if attention.kind == "cross" else ""
         draw_matrices(

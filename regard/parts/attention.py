@@ -91,17 +91,17 @@ class Attention(SequenceMixer):
         """The queries, keys and values, split into heads."""
         if self.fused and query is key and key is value and query.device.type in FUSED_DEVICES and self._plain_maps():
             maps = self.query, self.key, self.value
-            weight = torch.cat([each.weight for each in maps])
-            bias = None if self.query.bias is None else torch.cat([each.bias for each in maps])
-            q, k, v = torch.split(F.linear(query, weight, bias), [each.out_features for each in maps], -1)
+            weight = torch.cat([linear.weight for linear in maps])
+            bias = None if self.query.bias is None else torch.cat([linear.bias for linear in maps])
+            q, k, v = torch.split(F.linear(query, weight, bias), [linear.out_features for linear in maps], -1)
             return q, k, v
         return self.query(query), self.key(key), self.value(value)
 
     def _plain_maps(self) -> bool:
         """True if the maps are linear layers as they were built: no precision, no LoRA branches."""
         maps = self.query, self.key, self.value
-        plain = all(type(each) is nn.Linear and not each._forward_hooks for each in maps)
-        return plain and len({each.bias is None for each in maps}) == 1
+        plain = all(type(linear) is nn.Linear and not linear._forward_hooks for linear in maps)
+        return plain and len({linear.bias is None for linear in maps}) == 1
 
     @property
     def unpadded(self) -> bool:

@@ -43,8 +43,8 @@ class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         count = x.numel()
-        drawn = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
-        kept = drawn.view(torch.int16)[:count].view(x.shape) >= dropped - STEPS // 2
+        bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
+        kept = bits.view(torch.int16)[:count].view(x.shape) >= dropped - STEPS // 2
         factors = kept.to(x.dtype).mul_(STEPS / (STEPS - dropped))
         ctx.save_for_backward(factors)
         return x * factors

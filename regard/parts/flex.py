@@ -17,7 +17,7 @@ MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (row, head, que
 ScoreRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # (score, row, head, query, key) -> score
 
 
-def supports_flex(mask: Mask, device: torch.device) -> bool:
+def supports_packed(mask: Mask, device: torch.device) -> bool:
     """True for packed rows in compiled code on a GPU, without other rules. Without compilation it would be slow."""
     packed = mask.segments is not None and mask.only("causal", "positions", "segments", "key_segments")
     return packed and device.type == "cuda" and torch.compiler.is_compiling()
@@ -65,7 +65,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, score: ScoreRule 
 
 
 def block_count(tokens: int) -> int:
-    """The number of blocks that cover so many tokens."""
+    """The number of blocks that cover the tokens."""
     return -(-tokens // BLOCK)
 
 

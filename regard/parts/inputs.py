@@ -1,4 +1,4 @@
-"""What models read, and what encoders and detectors return: tensors with their modality and what is valid in them."""
+"""The inputs of models, and the outputs of encoders and detectors: tensors with their kind and valid mask."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Inputs:
     ancestry: Tensor | None = None  # (batch, tokens, tokens) bool: what leads to each token of a tree, and itself
 
     def mask(self) -> Mask:
-        """What a query may attend to."""
+        """The mask of self-attention."""
         return Mask(
             positions=self.positions,
             key_valid=self.valid,
@@ -57,7 +57,8 @@ class Inputs:
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
-        changed: dict[str, Any] = {name: change(each) for name, each in vars(self).items() if isinstance(each, Tensor)}
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in tensors.items()}
         return replace(self, **changed)
 
 
@@ -69,12 +70,12 @@ def _normalize(values: Tensor, scaling: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The output of an encoder. Convolutions and patches change the length, so it says itself what is valid."""
+    """The output of an encoder. It has its own valid mask, because convolutions and patches change the length."""
 
     states: Tensor  # (batch, length, width)
     valid: Tensor | None = None  # (batch, length)
     segments: Tensor | None = None  # (batch, length)
-    text: Inputs | None = None  # what was read, for heads that read it, too
+    text: Inputs | None = None  # the input, for heads that also read it
     own_labels: Tensor | None = None  # (batch, labels) of training texts, for heads that count them
 
     def select(self, rows: Tensor) -> "Encoded":
@@ -84,7 +85,7 @@ class Encoded:
         return Encoded(self.states[rows], None if self.valid is None else self.valid[rows])
 
     def cross(self, target: Inputs | None = None) -> Cross:
-        """What a decoder attends to; a packed target attends only to the source of its own segment."""
+        """The mask of cross-attention; a packed target attends only to the source of its segment."""
         if self.segments is None or target is None:
             return Cross(self.states, Mask(key_valid=self.valid))
         return Cross(self.states, Mask(segments=target.segments, key_segments=self.segments))

@@ -87,7 +87,7 @@ class SoftmaxKernel(Kernel):
             return self._attend_causal(q, k, v, drop)
         if bias is None and mask.length_runs is not None and mask.only("positions", "segments", "length_runs"):
             return self._attend_length_runs(q, k, v, mask.length_runs, drop)
-        if bias is None and not drop and flex.supports_flex(mask, q.device):
+        if bias is None and not drop and flex.supports_packed(mask, q.device):
             return flex.attend_packed(q, k, v, mask, self.scale)
         attn_mask = sdpa_mask(mask, bias, q, k)
         if q.size(1) == k.size(1):
@@ -124,7 +124,7 @@ class SoftmaxKernel(Kernel):
             return F.scaled_dot_product_attention(q, k, v, attn_mask, drop, scale=self.scale)
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
-        if flex.supports_flex(mask, device):
+        if flex.supports_packed(mask, device):
             flex.packed_block_mask(mask, queries, keys, device)
         elif mask.length_runs is None:
             super().prepare(mask, queries, keys, device)

@@ -60,13 +60,13 @@ class Cross:
 
     def put(self, rows: Tensor, other: "Cross", origin: Tensor) -> "Cross":
         """Replace these rows, in place, by the rows `origin` of another source; the shorter one gets padding."""
-        keys = max(each.layer_caches[0].k.size(2) for each in (self, other))
-        own, theirs = self._padded(keys), other._padded(keys)
+        keys = max(state.layer_caches[0].k.size(2) for state in (self, other))
+        valid, theirs = self._padded(keys), other._padded(keys)
         for mine, cache in zip(self.layer_caches, other.layer_caches, strict=True):
             mine.put(rows, cache, origin)
-        own = own if self.owns_mask else own.clone()
-        put_rows(own, rows, theirs, origin)
-        return replace(self, mask=self.mask.replace(key_valid=own), owns_mask=True)
+        valid = valid if self.owns_mask else valid.clone()
+        put_rows(valid, rows, theirs, origin)
+        return replace(self, mask=self.mask.replace(key_valid=valid), owns_mask=True)
 
     def _padded(self, keys: int) -> Tensor:
         """Pad the source to that many keys; return which are valid, (rows, keys)."""
@@ -229,11 +229,11 @@ class Stack(nn.Module):
         memoized: dict[int, Mask] = {}
         built: dict[tuple[int, int], PositionTerms] = {}
         masks, terms = [], []
-        for layer, scheme, (given, visible) in zip(self.layers, self.schemes, pairs, strict=True):
+        for layer, scheme, (new_mask, visible) in zip(self.layers, self.schemes, pairs, strict=True):
             visible_mask = memoized.setdefault(id(visible), visible.memoized())
             key = id(scheme), id(visible)
             if key not in built:
-                built[key] = position_terms if position_terms is not None else scheme.terms(x, given, visible_mask)
+                built[key] = position_terms if position_terms is not None else scheme.terms(x, new_mask, visible_mask)
             if not built[key].includes_mask:
                 keys = x.size(1) if visible_mask.key_positions is None else visible_mask.key_positions.size(1)
                 layer.attention.prepare(visible_mask, x.size(1), keys, x.device)
@@ -267,7 +267,7 @@ def smallest_context(model: nn.Module) -> int | None:
 
 
 def share_across_layers(stack: Stack) -> None:
-    """Let parts with a `share_with` method take what all layers share from the first part of their class."""
+    """Let parts with a `share_with` method share the modules of the first part of their class."""
     first: dict[type, nn.Module] = {}
     for part in stack.modules():
         if share_with := getattr(part, "share_with", None):
@@ -278,9 +278,9 @@ def check_compatible(stack: Stack) -> None:
     """Refuse parts that do not fit each other."""
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     unbiasable = [part for part in stack.modules() if not getattr(part, "biasable", True)]
-    sublayers = [each for layer in stack.layers for each in (layer.attention, layer.feed) if each is not None]
-    own = [part for sublayer in sublayers for part in sublayer.modules()]
-    acausal = [part for part in own if not getattr(part, "causal", True)]
+    sublayers = [part for layer in stack.layers for part in (layer.attention, layer.feed) if part is not None]
+    modules = [part for sublayer in sublayers for part in sublayer.modules()]
+    acausal = [part for part in modules if not getattr(part, "causal", True)]
     if stack.causal and acausal:
         raise ValueError(f"{type(acausal[0]).__name__} reads later tokens and cannot be causal; use it in an encoder")
     if biased and unbiasable:

@@ -14,7 +14,7 @@ SMOOTHING = 2.0  # texts that are added to every count
 MAX_CELLS = 1 << 22  # of the table of counts: many labels have fewer rows
 
 
-TOKEN_LETTERS = 16  # characters of a token that n-grams of characters see
+TOKEN_LETTERS = 16  # characters of a token that character n-grams use
 SECOND = 1 << 24  # added to the characters of the second text; more than any character
 
 
@@ -131,32 +131,31 @@ class NGramCounts(nn.Module):
         if self.characters:
             self.letters.copy_(spelling.letters)
 
-    def forward(self, text: Inputs, own: Tensor | None = None) -> Tensor:
-        """Logits (batch, labels). `own` (batch, labels) has the labels of training texts, which were counted.
+    def forward(self, text: Inputs, labels: Tensor | None = None) -> Tensor:
+        """Logits (batch, labels). `labels` (batch, labels) are those of training texts, which were counted.
 
-        A text's own counts are left out: with them the encoder would have nothing left to learn.
+        The counts of a text itself are subtracted: with them the encoder would have nothing left to learn.
         """
         groups, valid = self.rows(text)
         rows = torch.cat(groups, 1)
         counts, texts = self.counts[rows], self.texts[rows][..., None]
-        if own is not None:
-            counts, texts = (counts - own[:, None].to(counts.dtype)).clamp(min=0), (texts - 1).clamp(min=0)
+        if labels is not None:
+            counts, texts = (counts - labels[:, None].to(counts.dtype)).clamp(min=0), (texts - 1).clamp(min=0)
         share = (self.totals[:-1] / self.totals[-1].clamp(min=1)).clamp(1e-6, 1 - 1e-6)
         prior = (share / (1 - share)).log()
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
-        present = [each.to(ratios.dtype) for each in (valid if self.spells else [torch.cat(valid, 1)])]
-        weights = torch.cat([each / each.sum(1, keepdim=True).clamp(min=1).sqrt() for each in present], 1) / len(
-            present
-        )
+        present = [mask.to(ratios.dtype) for mask in (valid if self.spells else [torch.cat(valid, 1)])]
+        scaled = [mask / mask.sum(1, keepdim=True).clamp(min=1).sqrt() for mask in present]
+        weights = torch.cat(scaled, 1) / len(present)
         return self.gain * (torch.einsum("bn,bnl->bl", weights, ratios) + prior)
 
     @torch.no_grad()
-    def count(self, text: Inputs, own: Tensor) -> None:
+    def count(self, text: Inputs, labels: Tensor) -> None:
         """Add texts with their labels (batch, labels), 1 for each label that a text has."""
-        rows, valid = (torch.cat(each, 1) for each in self.rows(text))
+        rows, valid = (torch.cat(groups, 1) for groups in self.rows(text))
         size = len(self.texts)
         keys = torch.unique((torch.arange(len(rows))[:, None] * size + rows)[valid])  # an n-gram counts once in a text
-        self.counts.index_add_(0, keys % size, own[keys // size])
+        self.counts.index_add_(0, keys % size, labels[keys // size])
         self.texts.index_add_(0, keys % size, torch.ones(len(keys)))
-        self.totals += torch.cat([own.sum(0), torch.tensor([float(len(own))])])
+        self.totals += torch.cat([labels.sum(0), torch.tensor([float(len(labels))])])

@@ -20,7 +20,7 @@ SinusoidLayout = Literal["interleaved", "halves", "whisper"]
 class PositionTerms:
     """The positional contributions to one call of a stack. This base class contributes nothing."""
 
-    includes_mask = False  # True: `bias` already hides what the mask hides
+    includes_mask = False  # True: `bias` already includes the mask
 
     def add_to_query_key(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with what positions add to them."""
@@ -52,8 +52,8 @@ class Positions(nn.Module):
         """The input with position vectors."""
         return x
 
-    def terms(self, x: Tensor, given: Mask, visible_mask: Mask) -> PositionTerms:
-        """`given` describes the keys that the layers receive now, `visible_mask` those and the cached ones."""
+    def terms(self, x: Tensor, new_mask: Mask, visible_mask: Mask) -> PositionTerms:
+        """`new_mask` describes the keys that the layers receive now, `visible_mask` those and the cached ones."""
         return NO_POSITIONS
 
 
@@ -150,8 +150,8 @@ class RotaryPositions(FrequencyPositions):
             )
         self.register_buffer("rate", base ** (-torch.arange(0, head_width, 2) / head_width), persistent=False)
 
-    def terms(self, x: Tensor, given: Mask, visible_mask: Mask) -> PositionTerms:
-        positions, key_positions = query_key_positions(x, given)
+    def terms(self, x: Tensor, new_mask: Mask, visible_mask: Mask) -> PositionTerms:
+        positions, key_positions = query_key_positions(x, new_mask)
         queries = self._angles(positions, x.dtype)
         return RotaryTerms(queries, queries if key_positions is positions else self._angles(key_positions, x.dtype))
 
@@ -172,8 +172,8 @@ class RotaryTerms(PositionTerms):
 
     def select_queries(self, index: Tensor) -> PositionTerms:
         cos, sin = (
-            each.expand(len(index), -1, -1, -1).gather(2, index[:, None, :, None].expand(-1, -1, -1, each.size(3)))
-            for each in self.queries
+            table.expand(len(index), -1, -1, -1).gather(2, index[:, None, :, None].expand(-1, -1, -1, table.size(3)))
+            for table in self.queries
         )
         return RotaryTerms((cos, sin), self.keys)
 
@@ -194,7 +194,7 @@ class BucketPositions(Positions):
         self.table = nn.Embedding(buckets, heads)
         self.buckets, self.far, self.causal = buckets, far, causal
 
-    def terms(self, x: Tensor, given: Mask, visible_mask: Mask) -> PositionTerms:
+    def terms(self, x: Tensor, new_mask: Mask, visible_mask: Mask) -> PositionTerms:
         positions, key_positions = query_key_positions(x, visible_mask)
         bucket = self._bucket(key_positions[:, None, :] - positions[:, :, None])  # (batch, queries, keys)
         scores = self.table(bucket).permute(0, 3, 1, 2)  # (batch, heads, queries, keys)
@@ -241,7 +241,7 @@ class RelativePositions(Positions):
         self.key = nn.Linear(width, width, bias=False)
         self.u, self.v = (nn.Parameter(torch.zeros(heads, 1, width // heads)) for _ in range(2))
 
-    def terms(self, x: Tensor, given: Mask, visible_mask: Mask) -> PositionTerms:
+    def terms(self, x: Tensor, new_mask: Mask, visible_mask: Mask) -> PositionTerms:
         positions, key_positions = query_key_positions(x, visible_mask)
         keys, width = key_positions.size(1), self.key.in_features
         distances = torch.arange(keys, device=x.device)
@@ -277,11 +277,11 @@ class RelativeTerms(PositionTerms):
     def bias(self, q: Tensor) -> Tensor | None:
         scores = self.scheme.scores(q, self.sinusoids)
         if self.distances is None:
-            return shift(scores)
+            return shift_scores(scores)
         return scores.gather(-1, self.distances.expand(*scores.shape[:3], -1))
 
 
-def shift(scores: Tensor) -> Tensor:
+def shift_scores(scores: Tensor) -> Tensor:
     """scores[…, i, distance] -> […, i, j] with distance = i − j, by one padded copy; later keys hold garbage."""
     queries, keys = scores.shape[-2:]
     flipped = nn.functional.pad(scores.flip(-1), (1, 0))  # column j + 1 now holds distance keys − 1 − j

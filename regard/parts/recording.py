@@ -1,4 +1,4 @@
-"""Recording: a call of a model may let recorders see its attention and hidden states. Other threads do not see them."""
+"""Recording: a call of a model passes its attention and hidden states to the recorders of its thread."""
 
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Gets what the kernel of an attention module gets, before every call of the kernel."""
+    """Called with the arguments of an attention kernel, before every call of the kernel."""
 
     def __call__(self, attention: "Attention", q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None, /) -> None: ...
 

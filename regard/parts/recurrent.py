@@ -228,7 +228,7 @@ class GatedConvolution(StatefulMixer):
 
 @dataclass(frozen=True, eq=False)
 class UnpackedTexts:
-    """How to move the texts of a batch into rows of their own, each at the row's start with padding after it."""
+    """Moves the packed texts of a batch into separate rows, each at the start of its row with padding after it."""
 
     source: Tensor  # (texts, longest): index of each token in the flattened batch
     inverse: Tensor  # (batch, tokens): index of each token of the batch in the flattened texts
@@ -266,7 +266,7 @@ def unpack_rows(valid: Tensor) -> UnpackedTexts:
 
 
 def unpack_segments(segments: Tensor, valid: Tensor | None) -> UnpackedTexts:
-    """One text per segment of each row. Waits for the device, which knows their number and lengths."""
+    """One text per segment of each row. It waits for the device to get their number and lengths."""
     if valid is not None:
         segments = segments.masked_fill(~valid, int(segments.min()) - 1)
     low, high = int(segments.min()), int(segments.max())

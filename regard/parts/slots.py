@@ -72,7 +72,7 @@ def check_layer_lists(attention: object, layers: int) -> None:
 
 
 def for_layer(attention: Slot, index: int) -> Slot:
-    """The slot value of one layer: a window takes its number from each list, blocks get a seed of their own."""
+    """The slot value of one layer: a window takes its entry of each list, blocks get their own seed."""
     if isinstance(attention, Blocks):
         return replace(attention, seed=attention.seed + index)
     if not isinstance(attention, Window):
@@ -383,7 +383,7 @@ class NGrams:
     order: int = 0  # tokens of the longest n-gram; 0: none are read
     buckets: int = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
     words: bool = False  # words and pairs of words, too
-    characters: int = 0  # n-grams of so many characters, too; 0: none
+    characters: int = 0  # also n-grams of this many characters; 0: none
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:

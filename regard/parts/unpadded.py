@@ -37,8 +37,8 @@ class Unpadded:
         self.shape = rows, tokens = mask.key_valid.shape
         lengths = mask.key_valid.sum(1)
         order = lengths.argsort(stable=True)
-        kept = mask.key_valid[order].flatten().nonzero()[:, 0]
-        row, column = order[kept // tokens], kept % tokens
+        valid_index = mask.key_valid[order].flatten().nonzero()[:, 0]
+        row, column = order[valid_index // tokens], valid_index % tokens
         self.index = row * tokens + column
         positions = column if mask.positions is None else mask.positions.expand(rows, -1)[row, column]
         lengths, counts = torch.unique(lengths, return_counts=True)

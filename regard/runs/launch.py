@@ -20,7 +20,7 @@ from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..tasks.task import prepare
 from ..training import progress
 from ..training.lock import RunLock
-from ..training.loop import train_job
+from ..training.loop import run_loop
 from ..training.protocols import Outcome
 from ..training.ranks import Ranks, joined_processes
 from . import tuned
@@ -113,7 +113,7 @@ def _train(
         stack.enter_context(RunLock(out))
         job.write_files(out)
     try:
-        outcome = train_job(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
+        outcome = run_loop(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
     except UserError:
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)

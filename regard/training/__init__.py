@@ -5,7 +5,7 @@ The loop knows objectives and steps, not tasks. Creating and resuming a run belo
 """
 
 from .checkpoint import load_model, save_model
-from .loop import train_job
+from .loop import run_loop
 from .protocols import Outcome
 
-__all__ = ["Outcome", "load_model", "train_job", "save_model"]
+__all__ = ["Outcome", "load_model", "run_loop", "save_model"]

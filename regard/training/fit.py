@@ -30,7 +30,7 @@ from . import checkpoint
 from .callbacks import Callback, CustomCodeError, name_of
 from .custom import CustomMetric, Metrics, as_loss, as_metrics, custom_settings
 from .lock import RunLock
-from .loop import train_job
+from .loop import run_loop
 from .objective import LossSum, Objective
 from .protocols import Outcome
 from .ranks import joined_processes
@@ -98,7 +98,7 @@ def fit(
             _check_same(folder, run, job)
         ranks.wait()
         report: dict[str, Any] = {"progress": progress, "on_event": on_event, "callbacks": callbacks}
-        outcome = train_job(job, folder, resume=resume, ranks=ranks, **report)
+        outcome = run_loop(job, folder, resume=resume, ranks=ranks, **report)
         if (folder / checkpoint.MODEL).exists():
             checkpoint.load_model(objective, folder / checkpoint.MODEL)
     return outcome

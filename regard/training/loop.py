@@ -32,7 +32,7 @@ from .step import GradientStep, StepLoss, compute_gradients
 from .stop_signal import StopSignal
 
 
-def train_job(
+def run_loop(
     job: JobLike,
     folder: Path,
     *,

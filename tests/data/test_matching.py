@@ -136,8 +136,8 @@ def test_benchmark_trains_short_texts_first(capsys, monkeypatch) -> None:
         seen.append((objective.run.data.max_tokens, objective.predictor.tokenizer.backend.to_str(), *weights))
         return outcome
 
-    bench_fit = bench.run_training
-    monkeypatch.setattr(bench, "run_training", fit)
+    bench_fit = bench.run_loop
+    monkeypatch.setattr(bench, "run_loop", fit)
     few = ["model.width=32", "model.heads=4", "model.inner=64", "train.steps=2", "train.batch=8", "data.examples=100"]
     assert bench.main(["--only=lowrank", "--tokens=68", "--short=34", "device=cpu", *few]) == 0
     assert "68 tokens after 34, 1,000 texts" in capsys.readouterr().out

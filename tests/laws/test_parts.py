@@ -28,7 +28,7 @@ from regard.parts.positions import (
     RelativePositions,
     RotaryPositions,
     SinusoidPositions,
-    shift,
+    shift_scores,
 )
 
 # --- Masks -----------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_shift_equals_gather() -> None:
     assert b.distances is not None
     close(a.bias(q).tril(), b.bias(q).tril(), 1e-6)
     scores = torch.arange(9.0).expand(9, 9)  # the score of a distance is the distance
-    close(shift(scores[None, None])[0, 0].tril(), (torch.arange(9.0)[:, None] - torch.arange(9.0)).tril(), 0)
+    close(shift_scores(scores[None, None])[0, 0].tril(), (torch.arange(9.0)[:, None] - torch.arange(9.0)).tril(), 0)
 
 
 def test_grid_positions_count_valid_pixels() -> None:

@@ -26,7 +26,7 @@ from regard.errors import UserError
 from regard.families import transformer, vit
 from regard.parts.inputs import Inputs
 from regard.parts.losses import smoothed_cross_entropy
-from regard.training import checkpoint, curves, loop, progress, train_job
+from regard.training import checkpoint, curves, loop, progress, run_loop
 from regard.training import optim as optim
 from regard.training.objective import LossSum, Objective
 from regard.training.schedules import learning_rate
@@ -149,7 +149,7 @@ def folder(path: Path) -> Path:
 
 
 def trained(path: Path, task: Task | None = None, resume: bool = False, model: Net | None = None, **train: Any) -> Any:
-    return train_job((task or Task(**train)).of(model or net()), folder(path), resume=resume, progress=False)
+    return run_loop((task or Task(**train)).of(model or net()), folder(path), resume=resume, progress=False)
 
 
 def records(path: Path, event: str) -> list[dict[str, Any]]:
@@ -319,7 +319,7 @@ def test_frozen_parameters_stay_and_a_fully_frozen_model_is_refused(tmp_path: Pa
 
 def test_a_step_matches_torch_adam(tmp_path: Path) -> None:
     task, model, twin = Task(steps=3, schedule="constant", warmup=2, clip=0.5), net(dropout=0), net(dropout=0)
-    train_job(task.of(model), folder(tmp_path), resume=False, progress=False)
+    run_loop(task.of(model), folder(tmp_path), resume=False, progress=False)
     adam = torch.optim.Adam(twin.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for number, step in zip((1, 2, 3), task.steps(0, 0), strict=False):
         text, labels = (step.micro_batches[0][name] for name in ("text", "labels"))
@@ -358,7 +358,7 @@ def test_training_learns_and_writes_the_run_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(curves, "draw", draw)
     seen: list[dict[str, Any]] = []
     task = Task(steps=60, log_every=10, eval_every=25, save_every=20, keep=2, tensorboard=True)
-    outcome = train_job(task.of(net()), folder(tmp_path), resume=False, on_event=seen.append, progress=False)
+    outcome = run_loop(task.of(net()), folder(tmp_path), resume=False, on_event=seen.append, progress=False)
     assert (outcome.status, outcome.steps, outcome.best_step) == ("finished", 60, 60)
     assert outcome.best is not None and outcome.best < 1.5  # chance level: ln 23 = 3.1
     assert checkpoints(tmp_path) == [40, 60]
@@ -403,7 +403,7 @@ def test_the_logged_loss_is_the_mean_per_token_since_the_last_record(tmp_path: P
         steps = list(task.steps(0, 0))[:4]
         sums = [float(task.loss(model, step.micro_batches[0])) for step in steps]
     counts = [step.tokens for step in steps]
-    train_job(task.of(model), folder(tmp_path), resume=False, progress=False)
+    run_loop(task.of(model), folder(tmp_path), resume=False, progress=False)
     found = {record["step"]: record["loss"] for record in records(tmp_path, "train")}
     assert len(set(counts)) > 1
     expected = {1: sums[0] / counts[0], 3: sum(sums[1:3]) / sum(counts[1:3]), 4: sums[3] / counts[3]}
@@ -428,11 +428,11 @@ def test_seeds(tmp_path: Path) -> None:
 
 def test_epochs_end_the_training_and_resume_in_the_data(tmp_path: Path) -> None:
     task = Task(steps=0, epochs=3)
-    outcome = train_job(task.of(net()), folder(tmp_path), resume=False, progress=False)
+    outcome = run_loop(task.of(net()), folder(tmp_path), resume=False, progress=False)
     assert (outcome.status, outcome.steps) == ("finished", 3 * EXAMPLES // BATCH)
     assert task.requested == [(0, 0), (1, 0), (2, 0)]
     more = Task(steps=0, epochs=4)
-    assert train_job(more.of(net()), folder(tmp_path), resume=True, progress=False).steps == 4 * EXAMPLES // BATCH
+    assert run_loop(more.of(net()), folder(tmp_path), resume=True, progress=False).steps == 4 * EXAMPLES // BATCH
     assert more.requested == [(2, EXAMPLES), (3, 0)]
 
 
@@ -666,7 +666,7 @@ def test_a_signal_finishes_the_step_saves_and_returns(tmp_path: Path, number: si
             signal.raise_signal(number)
 
     before = signal.getsignal(number)
-    outcome = train_job(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    outcome = run_loop(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert (outcome.status, outcome.steps) == ("stopped", 7)
     assert signal.getsignal(number) == before
     assert checkpoints(tmp_path) == [5, 7]
@@ -685,7 +685,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train_job(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+        run_loop(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert signal.getsignal(signal.SIGINT) == before
     assert checkpoints(tmp_path) == [5]
 
@@ -707,7 +707,7 @@ def test_a_second_interrupt_while_saving_loses_nothing(tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_write", interrupted_write)
         with pytest.raises(KeyboardInterrupt):
-            train_job(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+            run_loop(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert checkpoints(tmp_path) == [5] and not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
     assert trained(tmp_path, resume=True, log_every=1).status == "finished"
     trained(tmp_path / "whole", log_every=1)
@@ -723,9 +723,7 @@ def test_the_outcome_names_the_signal(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGHUP)
 
     try:
-        outcome = train_job(
-            Task(log_every=3).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False
-        )
+        outcome = run_loop(Task(log_every=3).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (outcome.status, outcome.signal) == ("stopped", signal.SIGHUP)
@@ -737,7 +735,7 @@ def test_stopping_before_any_evaluation_still_saves_weights(tmp_path: Path) -> N
         if record["event"] == "train":
             signal.raise_signal(signal.SIGTERM)
 
-    train_job(Task(eval_every=100).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    run_loop(Task(eval_every=100).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert step_of(tmp_path) == 1
 
 
@@ -753,7 +751,7 @@ def test_training_runs_outside_the_main_thread(tmp_path: Path) -> None:
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train_job(Task(steps=10, log_every=5).of(net()), folder(tmp_path), resume=False)
+    run_loop(Task(steps=10, log_every=5).of(net()), folder(tmp_path), resume=False)
     output = capsys.readouterr()
     assert output.out == "" and "\x1b" not in output.err and "\r" not in output.err
     header, *lines = output.err.splitlines()
@@ -794,7 +792,7 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    train_job(Task(log_every=1).of(net()), folder(tmp_path), resume=False)
+    run_loop(Task(log_every=1).of(net()), folder(tmp_path), resume=False)
     shown = stream.getvalue()
     assert "step 20" in shown and "tokens/s" in shown and "left" in shown and "…" not in shown
     assert "step 20  valid  loss" in shown and "finished after 20 steps" in shown

@@ -16,10 +16,10 @@ from ..files.lines import TextLines
 from ..files.open import plain_suffix
 from ..source import Source
 from ..tables.columns import MediaValue
-from ..tables.records import check_texts, parse_object
+from ..tables.records import check_encodable, parse_object
 from .images import image_value, is_image_name
 from .media import join_examples, readable
-from .sounds import check_sound, is_sound_name, sound_value
+from .sounds import inspect_sound, is_sound_name, sound_value
 
 TEXT, IMAGE, AUDIO = "text", "image", "audio"
 MODALITIES = (TEXT, IMAGE, AUDIO)
@@ -61,7 +61,7 @@ def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
         raise ValueError(f"no text under 'target'; expected what is written for the {modality}, as in {EXAMPLE}")
     if not isinstance(task, str) or not task.strip():
         raise ValueError(f"no text under 'task'; expected a tag such as {modality!r}, or no such key")
-    check_texts([text for text in (value, target, task) if isinstance(text, str)])
+    check_encodable([text for text in (value, target, task) if isinstance(text, str)])
     return Line(SourceTag(modality, task.strip()), value, str(target).strip() if required else "")
 
 
@@ -156,7 +156,7 @@ class ManifestSource(Source):
 CHECKS: Mapping[str, Callable[[Any, MultitaskData], tuple[str, float]]] = {
     TEXT: lambda raw, data: ("", 0.0),
     IMAGE: lambda raw, data: (image_problem(raw, data.invalid == "skip"), 0.0),
-    AUDIO: lambda raw, data: check_sound(raw, data),
+    AUDIO: lambda raw, data: inspect_sound(raw, data),
 }
 
 

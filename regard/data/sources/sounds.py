@@ -158,7 +158,7 @@ class SoundSource(MediaSource):
         return facts + super().report()
 
 
-def check_sound(raw: RawSound, data: Recordings) -> tuple[str, float]:
+def inspect_sound(raw: RawSound, data: Recordings) -> tuple[str, float]:
     """Why a recording cannot be read, or "", and its length in seconds. It does not decode too long recordings."""
     try:
         seconds = sound_info(raw, data.rate).seconds
@@ -187,7 +187,7 @@ class TableSounds(FileTable, SoundSource):
         lengths = [0.0]
 
         def problem(raw: RawSound) -> str:
-            reason, lengths[0] = check_sound(raw, data)
+            reason, lengths[0] = inspect_sound(raw, data)
             return reason
 
         return self.file_problem(index, problem), lengths[0]
@@ -218,7 +218,7 @@ class TreeSounds(TreeSource, SoundSource):
                 f"{self.name} has {len(sounds):,} recordings and no transcripts; put a .txt file beside each, such as "
                 f"{min(sounds.values())}.txt, or give a table with the columns path and text"
             )
-        usable = self._select((check_sound(tree.content(name), data) for name, _ in pairs), data)
+        usable = self._select((inspect_sound(tree.content(name), data) for name, _ in pairs), data)
         self.files = [pairs[number] for number in usable.tolist()]
 
     def _transcripts(self, stems: set[str], invalid: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from ...errors import UserError
 from ..files.line_index import BLANK, HEADER, INVALID, VALID
 from ..files.lines import TextLines
 from .columns import LANGUAGE, Choice, ColumnRule
-from .records import Table, check_texts, parse_object, record_cells, record_names, row_status
+from .records import Table, check_encodable, parse_object, record_cells, record_names, row_status
 
 
 class ParallelLines(Table):
@@ -207,7 +207,7 @@ class JsonParser(LineParser):
         if file not in self.choices:
             self.choices[file] = self.rule.by_name(record_names(record))
         row = self.rule.row(record_cells(record, self.choices[file], self.rule))
-        check_texts(row)
+        check_encodable(row)
         return row_status(row, self.rule)
 
     def cells(self, choice: Choice, text: str) -> list[object]:

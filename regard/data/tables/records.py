@@ -115,7 +115,7 @@ def _lists_status(fields: Sequence[Any], rule: ColumnRule) -> int:
     return VALID if all(field.strip() if isinstance(field, str) else field for field in fields) else BLANK
 
 
-def check_texts(row: Sequence[Any]) -> None:
+def check_encodable(row: Sequence[Any]) -> None:
     """Raise a ValueError for texts that UTF-8 files cannot contain."""
     for field in row:
         for text in (field,) if isinstance(field, str) else () if isinstance(field, MediaValue) else field:
@@ -212,7 +212,7 @@ class ColumnTable(Table):
     def _check(self, index: int, invalid: str) -> int:
         try:
             row = self.item(index)
-            check_texts(row)
+            check_encodable(row)
             status = row_status(row, self.rule)
         except ValueError as error:
             if invalid == "skip":

@@ -203,7 +203,7 @@ class Generator:
         handles: list[Handle] = []
         free = self._batch.free
         while self._waiting and self._waiting[0].request.width <= free:
-            if handles and source_kind(handles[0]) != source_kind(self._waiting[0]):
+            if handles and source_tensor_kind(handles[0]) != source_tensor_kind(self._waiting[0]):
                 break
             handles.append(self._waiting.popleft())
             free -= handles[-1].request.width
@@ -254,7 +254,7 @@ class Generator:
             handle.complete(best)
 
 
-def source_kind(handle: Handle) -> str | None:
+def source_tensor_kind(handle: Handle) -> str | None:
     """The tensor kind of a request's source."""
     return None if handle.request.source is None else handle.request.source.modality
 

@@ -40,8 +40,8 @@ class SlotLayout(CacheLayout):
     def mark_own_slots(self, slots: Tensor) -> None:
         """Record that each beam wrote its own one of `slots` (rows, beams), new slots or reused ones."""
         columns = slots[:, None].expand(-1, self.beams, -1)  # (rows, beams, beams)
-        own = torch.eye(self.beams, dtype=torch.bool, device=slots.device)
-        self.beam_ancestry.scatter_(2, columns, own.expand_as(columns))
+        itself = torch.eye(self.beams, dtype=torch.bool, device=slots.device)
+        self.beam_ancestry.scatter_(2, columns, itself.expand_as(columns))
         self.steps += 1
 
     def select(self, rows: Tensor) -> None:
@@ -84,10 +84,10 @@ class SlotCache(LayerCache):
 
     def reorder(self, states: Tensor) -> None:
         """Move the kept slots after a compaction. Otherwise nothing moves: the layout's `beam_ancestry` changes."""
-        if (kept := self.layout.kept_slots) is not None:
-            index = kept[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
+        if (kept_slots := self.layout.kept_slots) is not None:
+            index = kept_slots[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
             for stored in (self.k, self.v):
-                stored[:, :, : kept.size(1)] = stored.gather(2, index)
+                stored[:, :, : kept_slots.size(1)] = stored.gather(2, index)
 
     def resize(self) -> None:
         """Match the layout's number of slots: a text grows, or beams drop the rest of a preallocated row."""

@@ -45,11 +45,11 @@ class NoisedBoxes:
     labels: Tensor  # (batch, queries)
     boxes: Tensor  # (batch, queries, 4): center x, center y, width, height
     valid: Tensor  # (batch, queries) bool: False for padding
-    groups: Tensor  # (queries,): they do not see each other
+    groups: Tensor  # (queries,): groups do not attend to each other
 
 
 def centers_of(valid: Tensor) -> tuple[Tensor, Tensor]:
-    """The centers of rows and of columns, in shares of what is valid of a map (batch, rows, columns)."""
+    """The centers of rows and of columns, in shares of the valid part of a map (batch, rows, columns)."""
     rows, columns = valid[:, :, 0].float().cumsum(1), valid[:, 0].float().cumsum(1)
     return (rows - 0.5) / rows[:, -1:], (columns - 0.5) / columns[:, -1:]
 
@@ -92,9 +92,9 @@ class Focus(nn.Module):
 
     def forward(self, state: Tensor, boxes: Tensor, features: FeatureMap) -> Tensor:
         """The logarithm of a Gaussian, (batch, heads, queries, keys); its width is at least half a cell."""
-        found = self.map(state).float().unflatten(-1, (self.heads, 4)).transpose(1, 2)  # (batch, heads, queries, 4)
+        offsets = self.map(state).float().unflatten(-1, (self.heads, 4)).transpose(1, 2)  # (batch, heads, queries, 4)
         center, size = boxes[:, None, :, :2], boxes[:, None, :, 2:]
-        point, spread = center + found[..., :2] * size, size * found[..., 2:].clamp(-4, 2).exp()
+        point, spread = center + offsets[..., :2] * size, size * offsets[..., 2:].clamp(-4, 2).exp()
         scores = []
         for axis, places in enumerate((features.columns, features.rows)):
             half_cell = places[:, None, :1]  # the center of the first cell
@@ -145,7 +145,7 @@ class AnchorQueries(nn.Module):
         box: nn.Module,
         noised: NoisedBoxes | None = None,
     ) -> Detections:
-        """What each decoder layer finds; the answers to the noised boxes are apart."""
+        """The detections of each decoder layer; those of the noised boxes are separate."""
         batch, dtype = len(features.states), features.states.dtype
         proposed = self.propose(features)
         boxes = self._start_boxes(batch, proposed)
@@ -155,7 +155,7 @@ class AnchorQueries(nn.Module):
             x = torch.cat([self.noised(noised.labels), x], 1)
             mask = _group_mask(noised, batch, self.content.num_embeddings)
         x, mask, cross_mask = x.to(dtype), mask.memoized(), Mask(key_valid=features.valid).memoized()
-        logits, found = [], []
+        logits, layer_boxes = [], []
         for number, (layer, focus) in enumerate(zip(decoder.layers, self.focus, strict=True)):
             places = self.position(sinusoids(boxes, self.width // 2).to(dtype))
             terms = FocusTerms(places, features.places, focus(x, boxes, features))
@@ -164,9 +164,9 @@ class AnchorQueries(nn.Module):
             state = decoder.norm(x)
             exact = (box(state).float() + logit(boxes)).sigmoid()
             logits.append(classes(state))
-            found.append(exact)
+            layer_boxes.append(exact)
             boxes = exact.detach()
-        every = Detections(torch.stack(logits), torch.stack(found), proposed=proposed)
+        every = Detections(torch.stack(logits), torch.stack(layer_boxes), proposed=proposed)
         return every if noised is None else _without_noised(every, noised.labels.size(1))
 
     def propose(self, features: FeatureMap) -> Detections | None:
@@ -195,14 +195,14 @@ class AnchorQueries(nn.Module):
 
 
 def _group_mask(noised: NoisedBoxes, batch: int, queries: int) -> Mask:
-    """Groups of noised boxes see neither each other nor the queries, and these see no group."""
+    """Groups of noised boxes attend neither to each other nor to the queries, and the queries attend to no group."""
     segments = torch.cat([noised.groups, noised.groups.new_full((queries,), -1)])[None]
     valid = torch.cat([noised.valid, noised.valid.new_ones(batch, queries)], 1)
     return Mask(segments=segments, key_valid=valid)
 
 
 def _without_noised(every: Detections, count: int) -> Detections:
-    parts: Sequence[Any] = [(each[:, :, :count], each[:, :, count:]) for each in (every.logits, every.boxes)]
+    parts: Sequence[Any] = [(x[:, :, :count], x[:, :, count:]) for x in (every.logits, every.boxes)]
     (noised_logits, logits), (noised_boxes, boxes) = parts
     return Detections(logits, boxes, Detections(noised_logits, noised_boxes), every.proposed)
 

@@ -29,6 +29,6 @@ class Attention2D(nn.Module):
         q, k, v = (mask_frames(convolve(normed), valid) for convolve in (self.query, self.key, self.value))
         over_time = self.kernel(q * x.size(3) ** -0.5, k, v, Mask(key_valid=valid))
         frames = x.new_tensor(x.size(2)) if valid is None else valid.sum(1).clamp(min=1)[:, None, None, None]
-        turned = (each.transpose(2, 3) for each in (q * frames.rsqrt().to(q.dtype), k, v))
+        turned = (x.transpose(2, 3) for x in (q * frames.rsqrt().to(q.dtype), k, v))
         over_frequency = self.kernel(*turned, Mask()).transpose(2, 3)
         return x + mask_frames(self.out(mask_frames(torch.cat([over_time, over_frequency], 1), valid)), valid)

@@ -14,7 +14,7 @@ def corners(boxes: Tensor) -> Tensor:
 
 def overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Intersection over union, and its generalization GIoU (1902.09630), of corners (…, 4) that broadcast."""
-    areas = [(each[..., 2] - each[..., 0]) * (each[..., 3] - each[..., 1]) for each in (first, second)]
+    areas = [(box[..., 2] - box[..., 0]) * (box[..., 3] - box[..., 1]) for box in (first, second)]
     low, high = torch.maximum(first[..., :2], second[..., :2]), torch.minimum(first[..., 2:], second[..., 2:])
     shared = (high - low).clamp(min=0).prod(-1)
     union = areas[0] + areas[1] - shared
@@ -25,12 +25,12 @@ def overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def match(logits: Tensor, boxes: Tensor, labels: Tensor, wanted: Tensor, valid: Tensor) -> Tensor:
+def match(logits: Tensor, boxes: Tensor, labels: Tensor, true_boxes: Tensor, valid: Tensor) -> Tensor:
     """The best assignment of objects to queries: (4, pairs), the layer, image, query and object of every pair.
 
-    `logits` (layers, batch, queries, classes), `boxes` (layers, batch, queries, 4); `labels` (batch, objects), `wanted`
-    (batch, objects, 4) and `valid` (batch, objects). Every layer and image is matched on its own, with one transfer
-    from the device and one to it for all of them.
+    `logits` (layers, batch, queries, classes), `boxes` (layers, batch, queries, 4); `labels` (batch, objects),
+    `true_boxes` (batch, objects, 4) and `valid` (batch, objects). Every layer and image is matched separately, with one
+    transfer from the device and one to it for all of them.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -39,9 +39,9 @@ def match(logits: Tensor, boxes: Tensor, labels: Tensor, wanted: Tensor, valid: 
         return torch.zeros(4, 0, dtype=torch.long, device=logits.device)
     index = labels.clamp(min=0)[None, :, None].expand(layers, batch, queries, -1)
     chances = logits.float().softmax(-1).gather(-1, index)  # (layers, batch, queries, objects)
-    found, target = boxes.float()[..., None, :], wanted.float()[:, None]
-    distance = (found - target).abs().sum(-1)
-    _, giou = overlap(corners(found), corners(target))
+    predicted, target = boxes.float()[..., None, :], true_boxes.float()[:, None]
+    distance = (predicted - target).abs().sum(-1)
+    _, giou = overlap(corners(predicted), corners(target))
     cost = (BOX_COST * distance - CLASS_COST * chances - OVERLAP_COST * giou).nan_to_num(1e6, 1e6, -1e6)
     table = cost.masked_fill(~valid[:, None], torch.inf).cpu().numpy()
     pairs = []
@@ -49,6 +49,6 @@ def match(logits: Tensor, boxes: Tensor, labels: Tensor, wanted: Tensor, valid: 
         for image, costs in enumerate(images):
             chosen, objects = linear_sum_assignment(costs[:, costs[0] < torch.inf])
             pairs += [
-                (layer, image, query, each) for query, each in zip(chosen.tolist(), objects.tolist(), strict=True)
+                (layer, image, query, target) for query, target in zip(chosen.tolist(), objects.tolist(), strict=True)
             ]
     return torch.tensor(pairs, dtype=torch.long).reshape(-1, 4).T.to(logits.device, non_blocking=True)

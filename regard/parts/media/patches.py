@@ -86,7 +86,7 @@ class PatchPositions(nn.Module):
         out = self.grid(rows, columns).new_zeros(len(valid), rows, columns, self.grid(1, 1).size(-1))
         sizes = grid_sizes(valid)
         for size in set(sizes):
-            chosen = [row for row, each in enumerate(sizes) if each == size]
+            chosen = [row for row, image_size in enumerate(sizes) if image_size == size]
             out[chosen, : size[0], : size[1]] = self.grid(*size)
         return out.flatten(1, 2)
 

@@ -58,7 +58,7 @@ class TokenSpan(NamedTuple):
 
 def best_path(logprobs: Tensor, valid: Tensor | None, blank: int) -> list[list[TokenSpan]]:
     """Greedy decoding of logprobs (batch, frames, vocab): the tokens that the likeliest path of each row spells."""
-    best, path = (each.cpu() for each in logprobs.detach().max(-1))  # (batch, frames)
+    best, path = (tensor.cpu() for tensor in logprobs.detach().max(-1))  # (batch, frames)
     if valid is not None:
         path = path.masked_fill(~valid.cpu(), blank)
     change = path[:, 1:] != path[:, :-1]
@@ -66,11 +66,11 @@ def best_path(logprobs: Tensor, valid: Tensor | None, blank: int) -> list[list[T
     _, last = ((path != blank) & F.pad(change, (0, 1), value=True)).nonzero(as_tuple=True)  # in the same order
     sums = F.pad(best.double().masked_fill(path == blank, 0.0).cumsum(1), (1, 0))
     means = (sums[row, last + 1] - sums[row, first]) / (last + 1 - first)
-    found: list[list[TokenSpan]] = [[] for _ in range(len(path))]
+    spans: list[list[TokenSpan]] = [[] for _ in range(len(path))]
     columns = row, path[row, first], first, last, means
     for number, *span in zip(*(column.tolist() for column in columns), strict=True):
-        found[number].append(TokenSpan(*span))
-    return found
+        spans[number].append(TokenSpan(*span))
+    return spans
 
 
 def force_align(logprobs: Tensor, tokens: Sequence[int], blank: int) -> tuple[list[tuple[int, int]], float]:
@@ -114,7 +114,7 @@ def force_align(logprobs: Tensor, tokens: Sequence[int], blank: int) -> tuple[li
 
 
 class PrefixState:
-    """What prefix scores need to know of every hypothesis. Frame 0 stands before the first one."""
+    """The state of prefix scoring for every hypothesis. Frame 0 precedes the first frame."""
 
     NAMES = "nonblank", "blank", "logprob", "last"
 
@@ -124,7 +124,7 @@ class PrefixState:
         self.last = last  # (rows, beams): the last token; START at first
 
     def pad(self, frames: int) -> None:
-        """Add frames of padding: a certain blank, which ends what the last frame has."""
+        """Add padding frames: blanks with probability 1, so that the state of the last frame persists."""
         if more := 1 + frames - self.blank.size(2):
             ended = torch.logaddexp(self.nonblank[:, :, -1:], self.blank[:, :, -1:])
             self.nonblank = F.pad(self.nonblank, (0, more), value=-torch.inf)
@@ -193,7 +193,7 @@ class PrefixScorer:
         return new
 
     def scores(self, state: PrefixState) -> Tensor:
-        """log p(token | prefix) (rows, beams, vocab), where END stands for the end of the text."""
+        """log p(token | prefix) (rows, beams, vocab), where END is the end of the text."""
         paths = torch.logaddexp(state.nonblank, state.blank)
         before = paths[..., :-1] + self.padding
         top = before.amax(-1, keepdim=True).clamp(min=LEAST)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 def copy_tokens(tokens: Tensor, fertilities: Tensor, width: int | None = None) -> tuple[Tensor, Tensor]:
-    """Repeat each of tokens (rows, source) as often as its fertility says; with what is valid, both (rows, copies).
+    """Repeat each of tokens (rows, source) by its fertility. Returns copies and their valid mask, both (rows, copies).
 
     `width` is the number of columns; None: as many as are needed, for which a GPU is waited for.
     """
@@ -34,8 +34,8 @@ def best_fertilities(logprobs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]
     """
     rows, size, classes = logprobs.shape
     room = ((logprobs > -torch.inf).sum(2) - 1).sum(1)
-    wanted = torch.minimum(lengths, room)
-    longest = int(wanted.max()) if rows else 0
+    reachable = torch.minimum(lengths, room)
+    longest = int(reachable.max()) if rows else 0
     best = logprobs.new_full((rows, longest + 1), -torch.inf)  # of the tokens so far, by their sum
     best[:, 0] = 0.0
     choices = []
@@ -43,9 +43,9 @@ def best_fertilities(logprobs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]
         before = F.pad(best, (classes - 1, 0), value=-torch.inf).unfold(1, classes, 1).flip(2)  # [:, sum, fertility]
         best, choice = (before + logprobs[:, token, None]).max(2)
         choices.append(choice)
-    left, found = wanted.clone(), torch.zeros(rows, size, dtype=torch.long, device=logprobs.device)
+    left, fertilities = reachable.clone(), torch.zeros(rows, size, dtype=torch.long, device=logprobs.device)
     for token in reversed(range(size)):
-        found[:, token] = choices[token].gather(1, left[:, None])[:, 0]
-        left -= found[:, token]
-    found[:, 0] += lengths - wanted
-    return found, best.gather(1, wanted[:, None])[:, 0]
+        fertilities[:, token] = choices[token].gather(1, left[:, None])[:, 0]
+        left -= fertilities[:, token]
+    fertilities[:, 0] += lengths - reachable
+    return fertilities, best.gather(1, reachable[:, None])[:, 0]
