@@ -335,3 +335,54 @@ def write_whisper() -> None:
     page = (ROOT / "docs" / "whisper.md").read_text(encoding="utf-8")
     marked = [line for line in page.splitlines() if line.startswith("talk-")]
     write_lines("marked.tsv", marked + ["short.wav\tE"] * 8)
+
+
+# --- one function for recipes that read the same files ---------------------------------------------------------------
+
+
+def write_translations() -> None:
+    """Pairs, also as the test set of Multi30k, and their links."""
+    write_parallel()
+    for side in ("en", "de"):
+        shutil.copy(f"test.{side}", f"test_2016_flickr.{side}")
+    write_lines("in.txt", ["May 1, 2024"])
+    write_lines("train.links", ["0-0"] * 40)
+
+
+def write_distilled() -> None:
+    write_translations()
+    shutil.copy("train.de", "distilled.de")
+
+
+def write_running_text() -> None:
+    """Files of running text by the names of several recipes."""
+    names = ["input.txt", "other.txt", *(f"wiki.{split}.tokens" for split in ("train", "valid", "test"))]
+    for name in names:
+        write_lines(name, ["ROMEO: so good", *marian.sentences(60)])
+    Path("folder").mkdir()
+    write_lines("folder/one.txt", marian.sentences(60))
+
+
+def write_text_tasks() -> None:
+    write_understanding()
+    write_lines("pairs.tsv", [f"{text}\t{text.upper()}" for text in marian.sentences(12)])
+
+
+def write_pictures() -> None:
+    """Images in this folder, in images/ with captions and boxes, and in a folder for each class."""
+    write_captions()
+    write_photos(".png")
+    shutil.copytree("photos", "folder")
+    for number in range(4):
+        for suffix in (".png", ".jpg"):
+            write_image(f"{number}{suffix}", number)
+    write_lines("pairs.tsv", [f"{number}.png\ta photo {number}" for number in range(4)])
+    sizes = {path.name: [([1.0, 1.0, 9.0, 9.0], "cat")] for path in Path("images").iterdir()}
+    with Image.open("images/0.png") as image:
+        for name in ("instances.json", "test.json"):
+            write_boxes(name, sizes, image.size)
+
+
+def write_whisper_folders() -> None:
+    write_whisper()
+    shutil.copytree("whisper-small", "openai/whisper-small")

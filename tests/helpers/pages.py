@@ -57,8 +57,17 @@ class Block:
         return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
+def read_recipe(page: str) -> list[Block]:
+    """The commands in the comments of a recipe, which are indented there, as one block. They may use several lines."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"^#   +((?:regard|echo|python) (?:.*\\\n#)*.*)$", text, re.MULTILINE)
+    return [Block("sh", "".join(f"{each}\n" for each in found).replace("\\\n#", " "), 1, page)]
+
+
 def read_blocks(page: str) -> list[Block]:
     """All code blocks of a page, in order. A language that no rule covers, and an open fence, are errors."""
+    if page.endswith(".toml"):
+        return read_recipe(page)
     blocks: list[Block] = []
     heading, fence, start, before = "", None, 0, ""
     held: list[str] = []
@@ -147,7 +156,7 @@ def run_page(page: str, folder: Path, rules: Rules, skip: Mapping[str, Callable[
                     run_command(run, block, command, rules, skip)
             elif block.language != "text":
                 RUNNERS[block.language](run, block, rules)
-        for path in folder.glob("*.toml"):
+        for path in Path().glob("*.toml"):
             if "task" in tomllib.loads(path.read_text(encoding="utf-8")):
                 regard.resolve(str(path))
         rules.check(run)
