@@ -19,7 +19,7 @@ import pytest
 import soundfile
 import torch
 from helpers import marian, reads, small
-from helpers.runs import copy_run
+from helpers.runs import copy_run, tiny_run
 from helpers.whisper import write_multilingual
 from PIL import Image
 
@@ -32,6 +32,7 @@ from regard.look.html import PAGE_FILES
 from regard.synthetic import dates
 from regard.synthetic.morse import RATE, encode_morse
 from regard.training import curves
+from regard.training.progress import read_records
 
 draw = curves.draw  # below, trainings draw nothing
 
@@ -221,13 +222,14 @@ def test_every_data_format_trains_the_same(files, tmp_path, kind):
         "train.tokens": 300,
     }
     predictor = regard.train("translate", overrides, out=tmp_path / "run")
-    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert isinstance(predictor.predict("the cat."), str)
-    first = next(event["loss"] for event in losses if event["event"] == "train")
-    assert first == pytest.approx(test_every_data_format_trains_the_same.seen.setdefault("loss", first), abs=1e-6)
-
-
-test_every_data_format_trains_the_same.seen = {}
+    names = {"a": "\n".join(sides[0]), "b": "\n".join(sides[1])}
+    plain = tiny_run("translate", names, **overrides | {"data.train": "{files}/a,{files}/b"})
+    first, wanted = (
+        next(each["loss"] for each in read_records(run / "metrics.jsonl") if each["event"] == "train")
+        for run in (tmp_path / "run", plain)
+    )
+    assert first == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_python_interface(tmp_path, monkeypatch):
