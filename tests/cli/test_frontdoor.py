@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import marian, reads, small
-from helpers.runs import copy_run
+from helpers.runs import copy_run, tiny_run
 
 import regard
 from regard.cli import main
@@ -26,6 +26,7 @@ from regard.files import atomic_write
 from regard.look.html import PAGE_FILES
 from regard.synthetic import dates
 from regard.training import curves
+from regard.training.progress import read_records
 
 draw = curves.draw  # below, trainings draw nothing
 
@@ -215,13 +216,14 @@ def test_every_data_format_trains_the_same(files, tmp_path, kind):
         "train.tokens": 300,
     }
     predictor = regard.train("translate", overrides, out=tmp_path / "run")
-    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert isinstance(predictor.predict("the cat."), str)
-    first = next(event["loss"] for event in losses if event["event"] == "train")
-    assert first == pytest.approx(test_every_data_format_trains_the_same.seen.setdefault("loss", first), abs=1e-6)
-
-
-test_every_data_format_trains_the_same.seen = {}
+    names = {"a": "\n".join(sides[0]), "b": "\n".join(sides[1])}
+    plain = tiny_run("translate", names, **overrides | {"data.train": "{files}/a,{files}/b"})
+    first, wanted = (
+        next(each["loss"] for each in read_records(run / "metrics.jsonl") if each["event"] == "train")
+        for run in (tmp_path / "run", plain)
+    )
+    assert first == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_python_interface(tmp_path, monkeypatch):
