@@ -186,7 +186,7 @@ def kept_labels(kept: Processors, field: str) -> LabelSet | None:
 
 def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
     """All tokens and the control tokens: equal vocabularies have equal values."""
-    return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
+    return tokenizer.tokens(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), END], "logprobs": each}
+            {"score": total, "pieces": [*self.target.tokens(row), END], "logprobs": each}
             for total, row, each in zip(totals, ids, logprobs, strict=True)
         ]
 

@@ -87,7 +87,7 @@ def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
     differ only in a space before them have the same stem. Tokens of other tokenizers are words of their own. Control
     tokens and parts of a character count as one character.
     """
-    pieces = tokenizer.pieces(range(tokenizer.size))
+    pieces = tokenizer.tokens(range(tokenizer.size))
     wordpiece = any(piece.startswith(CONTINUED) and len(piece) > len(CONTINUED) for piece in pieces)
     spaced = any(piece[:1] in SPACES for piece in pieces if piece)
     control = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unk, getattr(tokenizer, "mask", None)}

@@ -46,7 +46,7 @@ class Scorer(TextSourceGeneration):
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": each}
+            {"score": total, "pieces": [*self.target.tokens(ids), END], "logprobs": each}
             for total, ids, each in zip(totals, wanted, logprobs, strict=True)
         ]
 
@@ -150,9 +150,9 @@ class Scorer(TextSourceGeneration):
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
         """The axes of attention: what the encoder reads, what the decoder writes, what it has read before that."""
-        pieces = self.target.pieces(target)
+        pieces = self.target.tokens(target)
         return {
-            "source": ViewAxis.of_tokens("source", [*self.source.pieces(source), END], ended=True),
+            "source": ViewAxis.of_tokens("source", [*self.source.tokens(source), END], ended=True),
             "target": ViewAxis.of_tokens("target", [*pieces, END], ended=True),
             "prefix": ViewAxis.of_tokens("token", [START, *pieces]),
         }

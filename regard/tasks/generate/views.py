@@ -58,8 +58,8 @@ def trace_target(
 
 def target_axes(tokenizer: Tokenizer, tokens: Sequence[int], prompt: Sequence[int]) -> dict[str, ViewAxis]:
     """The tokens that are written, and those that the decoder reads."""
-    pieces = tokenizer.pieces(tokens)
-    read = [START if token == tokenizer.start else tokenizer.pieces([token])[0] for token in prompt]
+    pieces = tokenizer.tokens(tokens)
+    read = [START if token == tokenizer.start else tokenizer.tokens([token])[0] for token in prompt]
     return {
         "target": ViewAxis.of_tokens("target", [*pieces, END], ended=True),
         "prefix": ViewAxis.of_tokens("token", [*read, *pieces]),

@@ -134,7 +134,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.tokenizer.pieces(each), END], "logprobs": values}
+            {"score": total, "pieces": [*self.tokenizer.tokens(each), END], "logprobs": values}
             for total, each, values in zip(totals, ids, found, strict=True)
         ]
 
@@ -161,7 +161,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             logits = generation_logits(model, [self.start_token, *ids], same + 1, self.device)[:-1].float()
         wanted = torch.tensor(ids, device=self.device)
         logprobs: list[float] = logits.log_softmax(-1).gather(1, wanted[:, None])[:, 0].tolist()
-        text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
+        text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.tokens(ids)])
         return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run), logprobs)
 
     def evaluate_with_outputs(self, sides: DataFiles | None = None) -> tuple[Metrics, None, dict[str, int]]:
@@ -214,7 +214,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         length = len(continuation.tokens) + (ended == "end")
         if row is None:
             return Completion(text, ended, score, length=length)
-        own, pieces = row[len(prompt) - 1 :], self.tokenizer.pieces
+        own, pieces = row[len(prompt) - 1 :], self.tokenizer.tokens
         tokens = tuple(pieces(prompt)), tuple(pieces(continuation.tokens)), tuple(own)
         return Completion(text, ended, score, math.fsum(own), *tokens, length=length)
 

@@ -162,7 +162,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
+            {"score": total, "pieces": [*self.target.tokens(row), "■"], "logprobs": each}
             for total, row, each in zip(totals, ids, found, strict=True)
         ]
 

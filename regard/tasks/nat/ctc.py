@@ -62,7 +62,7 @@ class CtcTranslator(ParallelPredictor):
         return replace(super().look(text, target, layer), logprobs=())
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
-        pieces = self.source.pieces(source)
+        pieces = self.source.tokens(source)
         copies = ViewAxis.of_tokens("target", [each for each in pieces for _ in range(self.spelling_model.upsample)])
         return super().view_axes(source, target) | {"target": copies, "prefix": copies}
 

@@ -158,7 +158,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
+            {"score": total, "pieces": [*self.target.tokens(row), "■"], "logprobs": each}
             for total, row, each in zip(totals, ids, logprobs, strict=True)
         ]
 

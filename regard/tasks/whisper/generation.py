@@ -356,7 +356,7 @@ class WhisperGeneration(SoundGeneration):
         letters = window.recording.text_language in UNSPACED
         words = timed_words(text, ids, [(a, b) for a, b in times], self.target, letters)
         own: dict[str, Any] = {
-            "pieces": tuple(self.target.pieces(ids)),
+            "pieces": tuple(self.target.tokens(ids)),
             "logprobs": tuple(traced.logprobs[i] for i in places),
             "times": tuple((a, b) for a, b in times),
             "words": tuple(TimedWord(*each) for each in words),
