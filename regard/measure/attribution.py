@@ -86,7 +86,7 @@ def _class_readout(predictor: ClassifyPredictor, text: str, target: str | None) 
     (label,) = predictor.label_ids([str(model_output)])
     return Readout(
         tokens,
-        tokenizer.pieces(tokens),
+        tokenizer.tokens(tokens),
         frozenset({0, len(tokens) - 1}),
         0,
         predictor.labels.names[label],
@@ -110,7 +110,7 @@ def _masked_readout(predictor: MaskedPredictor, text: str, target: str | None) -
 
     return Readout(
         tokens,
-        tokenizer.pieces(tokens),
+        tokenizer.tokens(tokens),
         frozenset({0, *places, len(tokens) - 1}),
         places[0],
         *_chosen_token(tokenizer, logprobs, tokens, target, predictor),
@@ -132,7 +132,7 @@ def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -
 
     return Readout(
         tokens,
-        [START, *tokenizer.pieces(ids)],
+        [START, *tokenizer.tokens(ids)],
         frozenset({0}),
         len(tokens) - 1,
         *_chosen_token(tokenizer, logprobs, tokens, target, predictor),
@@ -157,7 +157,7 @@ def _target_readout(predictor: Scorer, text: str, target: str | None) -> Readout
     tokens = [*source, predictor.source.end]
     return Readout(
         tokens,
-        [*predictor.source.pieces(source), END],
+        [*predictor.source.tokens(source), END],
         frozenset({len(tokens) - 1}),
         None,
         output,
@@ -184,7 +184,7 @@ def _chosen_token(
         token = ids[0]
     else:
         token = int(logprobs(Inputs("tokens", torch.tensor([tokens], device=predictor.device)))[0].argmax())
-    return tokenizer.pieces([token])[0], lambda inputs: logprobs(inputs)[:, token]
+    return tokenizer.tokens([token])[0], lambda inputs: logprobs(inputs)[:, token]
 
 
 class EmbeddingTap:

@@ -45,7 +45,7 @@ def lens(predictor: AnyPredictor, text: str, target: str | None = None, top: int
     for logits in layers:
         best = logits[:, : tokenizer.size].softmax(-1).topk(min(top, tokenizer.size))
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        cells.append(tuple(LensCell(tuple(tokenizer.pieces(ids)), tuple(values)) for ids, values in rows))
+        cells.append(tuple(LensCell(tuple(tokenizer.tokens(ids)), tuple(values)) for ids, values in rows))
     return Lens(tuple(places), tuple(cells))
 
 
@@ -97,7 +97,7 @@ def _forward(
         case MaskedPredictor():
             if target is not None:
                 raise UserError("a masked model takes no target; give the text alone")
-            tokens, texts = predictor.masked_row(text), predictor.tokenizer.pieces(predictor.masked_row(text))
+            tokens, texts = predictor.masked_row(text), predictor.tokenizer.tokens(predictor.masked_row(text))
             mask = Masker(predictor.tokenizer, predictor.run.data).mask
             places = [i for i, token in enumerate(tokens) if token == mask] or list(range(len(tokens)))
             inputs = _row(tokens, predictor)
@@ -108,13 +108,13 @@ def _forward(
             predictor.refuse_long(len(ids) + 1, "the text")
             inputs = _row([predictor.start_token, *ids], predictor)
             run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
-            return [START, *predictor.tokenizer.pieces(ids)], run, predictor.tokenizer
+            return [START, *predictor.tokenizer.tokens(ids)], run, predictor.tokenizer
         case Scorer() if hasattr(model, "step"):
             output = str(predictor.predict(text, nbest=1)) if target is None else target
             (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
             batch = predictor.pair([source], [target_ids])
             run = lambda: model.logits(model.decode(batch["target"], model.encode(batch["source"])))[0]  # noqa: E731
-            return [START, *predictor.target.pieces(target_ids)], run, predictor.target
+            return [START, *predictor.target.tokens(target_ids)], run, predictor.target
     raise UserError(
         f"--lens shows the tokens that a decoder or a masked model would write, and a run of {predictor.run.task} with "
         f"{predictor.run.model.family} writes none one by one; give a run of language, masked or translate"

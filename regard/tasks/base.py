@@ -187,7 +187,7 @@ def find_labels(processors: Processors, field: str) -> LabelSet | None:
 
 def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
     """All tokens and the ids of the control tokens; equal for equal vocabularies."""
-    return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
+    return tokenizer.tokens(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_unknown_tokenizer_encodes_whole_documents(tmp_path):
         def encode(self, texts):
             return [[69_999, len(text)] for text in texts]
 
-        def pieces(self, ids):
+        def tokens(self, ids):
             return ["x" for _ in ids]
 
     assert split_points.split_rules(Alien()) is None

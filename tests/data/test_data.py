@@ -386,7 +386,7 @@ def test_symbols_are_single_tokens(stored):
     ids = stored.encode(["see <url>.<café><url>"])[0]
     assert ids.count(number) == 2 and stored.size == max(*stored.symbols, number) + 1
     assert stored.decode([ids])[0].endswith("<café><url>")
-    assert stored.pieces([number, END]) == ["<url>", "</s>"]
+    assert stored.tokens([number, END]) == ["<url>", "</s>"]
 
 
 def test_symbols_are_not_normalized():
@@ -424,11 +424,11 @@ def test_unknown_words_and_characters():
 
 
 def test_pieces_are_readable():
-    pieces = {kind: tokenizer.pieces(tokenizer.encode(["the 你"])[0]) for kind, tokenizer in TRAINED.items()}
+    pieces = {kind: tokenizer.tokens(tokenizer.encode(["the 你"])[0]) for kind, tokenizer in TRAINED.items()}
     assert pieces["byte"] == ["t", "h", "e", "▁", "<e4>", "<bd>", "<a0>"]
     assert pieces["char"] == ["t", "h", "e", "▁", "你"]
     assert pieces["word"][0] == "▁the"
-    assert TRAINED["bpe"].pieces([PAD, START, UNK]) == ["<pad>", "<s>", "<unk>"]
+    assert TRAINED["bpe"].tokens([PAD, START, UNK]) == ["<pad>", "<s>", "<unk>"]
 
 
 def test_byte_ids_follow_byte_values():
@@ -453,7 +453,7 @@ def test_wordpiece():
     )
     assert text.size <= 90 and text.mask == text.size - 1
     ids = text.encode(["The  unbelievers <url>你 <mask> </s>[x]"])[0]
-    pieces = text.pieces(ids)
+    pieces = text.tokens(ids)
     assert "".join(pieces).replace("##", "").startswith("Theunbelievers<url>你<unk>")
     assert any(batch.startswith("##") for batch in pieces) and not {PAD, START, END, text.mask} & {*ids}
     assert text.decode([[START, *ids[:-3], END, text.mask]])[0].startswith("The unbelievers <url> 你")
@@ -470,8 +470,8 @@ def test_wordpiece():
 def test_wordpiece_keeps_the_most_frequent_letters(monkeypatch):
     texts = ["aaaa bbb cc d"] * 2 + [chr(0x4E00 + i) for i in range(200)]
     small = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=10), texts)
-    assert small.size <= 10 and small.pieces(small.encode(["abcd"])[0]) == ["<unk>"]
-    assert small.pieces(small.encode(["aab c"])[0])[-1] in ("c", "cc")
+    assert small.size <= 10 and small.tokens(small.encode(["abcd"])[0]) == ["<unk>"]
+    assert small.tokens(small.encode(["aab c"])[0])[-1] in ("c", "cc")
     monkeypatch.setattr(tokenizers, "MAX_LETTERS", 2)
     few = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=500), texts)
     assert few.encode(["c"]) == few.encode(["d"]) == [[UNK]] and few.encode(["ab"]) != [[UNK]]
@@ -484,7 +484,7 @@ def test_extra_control_tokens_come_last(tmp_path):
         )
         text = load_tokenizer(tmp_path / "t.json")
         assert text.mask == text.size - 1 and text.mask not in text.encode(["a <mask>", MASK])[0]
-        assert text.pieces([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
+        assert text.tokens([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
         assert TRAINED[kind].mask is None and TRAINED[kind].sentinels == []
     marks = [tokenizers.sentinel(i) for i in reversed(range(3))]
     text = train_tokenizer(TokenizerConfig(vocab=300), CORPUS, control=marks)
@@ -515,7 +515,7 @@ def test_training_sample_is_evenly_spaced(monkeypatch):
 LEARN = """
 import sys
 from regard.config.data.texts import PairData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.processors.text.tokenizers import train_tokenizer
 texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
 for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
@@ -536,7 +536,7 @@ def test_tokenizer_training_is_reproducible():
 FORK = """
 import os
 from regard.config.data.texts import PairData
-from regard.config.data.tokenizer import TokenizerConfig
+from regard.config.data.texts import TokenizerConfig
 from regard.processors.text.tokenizers import train_tokenizer
 tokenizer = train_tokenizer(TokenizerConfig(vocab=300), ["a b c"] * 5000)
 tokenizer.encode(["a b c"] * 5000)

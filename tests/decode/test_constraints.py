@@ -424,7 +424,7 @@ LOW, UP = texts_of(30, 9)
 def test_symbols_are_one_token_on_both_sides(predictor):
     for tokenizer in (predictor.source, predictor.target):
         ids = tokenizer.encode(["see <url>, <name>!", "<url><url>"])
-        number = [n for n, piece in enumerate(tokenizer.pieces(range(tokenizer.size))) if piece == "<url>"]
+        number = [n for n, piece in enumerate(tokenizer.tokens(range(tokenizer.size))) if piece == "<url>"]
         assert len(number) == 1 and [each.count(number[0]) for each in ids] == [1, 2] and len(ids[1]) == 2
         assert tokenizer.decode(ids) == ["see <url>, <name>!", "<url><url>"]
     with_symbol = [text for text in LOW if "<url>" in text]

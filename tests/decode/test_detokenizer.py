@@ -136,7 +136,7 @@ def test_a_cut_character_does_not_spoil_those_before(kind):
         assert final_text(tokenizer, [tokenizer.start], kept) == text
     the = tokenizer.encode(["the"])[0]
     assert final_text(tokenizer, [tokenizer.start], [*ids[:-1], *the]) == "漢\ufffd the"
-    lone = [token for token in ids if tokenizer.pieces([token]) == ["<bc>"]][:1]
+    lone = [token for token in ids if tokenizer.tokens([token]) == ["<bc>"]][:1]
     assert tokenizer.decode([lone * 3])[0] == "\ufffd" * 3 and final_text(tokenizer, [], lone * 3) == "\ufffd" * 3
 
 

@@ -56,7 +56,7 @@ class Letters:
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         return ["".join(self.letters[i - 4] for i in row if i > 3) for row in rows]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self.letters[i - 4] if i > 3 else f"<{i}>" for i in ids]
 
 

@@ -66,8 +66,8 @@ def test_tokens_equal_transformers(tmp_path):
     assert ours.encode(TEXTS[:4]) == theirs(TEXTS[:4]).input_ids
     assert (ours.pad, ours.start, ours.end, ours.adds_start, ours.size) == (0, 0, 0, False, 300)
     assert ours.decode([[0, *ours.encode(["the cat"])[0], 0, 0]]) == ["the cat"]
-    assert "".join(ours.pieces(ours.encode(["the old ü"])[0])).startswith("the▁old▁")
-    assert ours.pieces([0, 299, 5000])[::2] == [END, "<5000>"] and ours.pieces(ours.encode(["日"])[0])[0] == "<e6>"
+    assert "".join(ours.tokens(ours.encode(["the old ü"])[0])).startswith("the▁old▁")
+    assert ours.tokens([0, 299, 5000])[::2] == [END, "<5000>"] and ours.tokens(ours.encode(["日"])[0])[0] == "<e6>"
     whole = json.loads((path / "tokenizer.json").read_text())
     (path / "tokenizer.json").unlink()
     (path / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
@@ -358,7 +358,7 @@ def test_folder_generates_as_transformers(kind, tmp_path):
     whole = [without_incomplete(each, ours.tokenizer, row) for each, row in zip(said, new, strict=True)]
     assert ours.predict(prompts) == whole and len(set(said)) == 3  # a character that the limit cut is left out
     assert [each["pieces"] for each in ours.predict(prompts, details=True)] == [
-        ours.tokenizer.pieces(row) for row in new
+        ours.tokenizer.tokens(row) for row in new
     ]
     assert (ours.run.decode.kind, ours.run.decode.add_start) == ("greedy", kind == "llama")
     (found,) = ours.score([prompts[0]], details=True)

@@ -123,7 +123,7 @@ def test_details_align_tokens(predictor: Any) -> None:
 
 def test_attention_is_that_of_the_copies(predictor: Any) -> None:
     view = predictor.look(TEXTS[1])
-    pieces = predictor.source.pieces(predictor.source.encode([TEXTS[1]])[0])
+    pieces = predictor.source.tokens(predictor.source.encode([TEXTS[1]])[0])
     assert view.target == [piece for piece in pieces for _ in range(3)] and view.logprobs == ()
     assert set(view.kinds) == {"encoder", "decoder", "cross", "order"}
 

@@ -137,7 +137,7 @@ def test_greedy_takes_the_likeliest_token(objectives):
         generated.append(int(scores.argmax()))
         if generated[-1] == predictor.tokenizer.end:
             break
-    assert record["pieces"] == predictor.tokenizer.pieces(
+    assert record["pieces"] == predictor.tokenizer.tokens(
         [each for each in generated if each != predictor.tokenizer.end]
     )
 
@@ -182,7 +182,7 @@ def test_details(objectives):
         ]
         for each in record["nbest"]:
             ids = predictor.tokenizer.encode([prompt])[0]
-            assert each["prompt_pieces"] == ["<s>", *predictor.tokenizer.pieces(ids)]
+            assert each["prompt_pieces"] == ["<s>", *predictor.tokenizer.tokens(ids)]
             assert len(each["logprobs"]) == len(each["pieces"]) + (each["ended"] == "end")
             assert each["logprob"] == pytest.approx(sum(each["logprobs"]), abs=1e-5)
             assert each["score"] == pytest.approx(each["logprob"] / len(each["logprobs"]), abs=1e-4)
@@ -272,7 +272,7 @@ def test_score_is_the_log_probability_of_a_text(family, objectives):
             logits = predictor.model(inputs(tokens[:, :-1]))
         logprobs = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
         assert record["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
-        assert record["pieces"] == [*predictor.tokenizer.pieces(ids), "■"]
+        assert record["pieces"] == [*predictor.tokenizer.tokens(ids), "■"]
         assert record["score"] == pytest.approx(float(logprobs.sum()), abs=1e-3)
     assert predictor.score(texts) == pytest.approx([record["score"] for record in records])
     assert predictor.score(texts[0]) == pytest.approx(records[0]["score"], abs=1e-5)
@@ -573,8 +573,8 @@ def test_greedy_equals_transformers(penalty, tmp_path):
     assert [each["text"] for each in found] == [
         without_incomplete(text, predictor.tokenizer, row) for text, row in texts
     ]
-    assert [each["pieces"] for each in found] == [predictor.tokenizer.pieces(row) for row in wanted]
-    assert found[0]["prompt_pieces"] == predictor.tokenizer.pieces(ids[0])  # GPT-2 has no START before a prompt
+    assert [each["pieces"] for each in found] == [predictor.tokenizer.tokens(row) for row in wanted]
+    assert found[0]["prompt_pieces"] == predictor.tokenizer.tokens(ids[0])  # GPT-2 has no START before a prompt
     if penalty == 1:
         whole = torch.tensor([[predictor.tokenizer.start, *ids[1], predictor.tokenizer.end]])
         mean = theirs(whole, labels=whole).loss.item()

@@ -244,7 +244,7 @@ def test_an_object_as_tokenizer(tmp_path: Path) -> None:
     assert (
         predictor.tokenizer.encode(["ab"]) == [[7, 8]] and predictor.tokenizer.size == 34 == predictor.run.model.vocab
     )
-    assert predictor.tokenizer.pieces([0, 30]) == ["a", "<pad>"] and predictor.tokenizer.decode([[31, 0, 32]]) == ["a"]
+    assert predictor.tokenizer.tokens([0, 30]) == ["a", "<pad>"] and predictor.tokenizer.decode([[31, 0, 32]]) == ["a"]
     loaded = regard.load(tmp_path / "a")
     assert loaded.predict("a day", details=True) == predictor.predict("a day", details=True)
     kept = TOKENIZERS.added.pop("Letters")

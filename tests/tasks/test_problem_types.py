@@ -303,7 +303,7 @@ def test_tokens_of_a_tokenizer_without_spaces_are_words():
     class Words:
         size, pad, start, end, unk = 6, 0, 1, 2, 3
 
-        def pieces(self, ids):
+        def tokens(self, ids):
             return ["<pad>", "<s>", "</s>", "<unk>", "good", "film"]
 
     stems, joins, letters = spell_tokens(Words(), 8)

@@ -69,7 +69,7 @@ def cached_tokens(texts: Documents, tokenizer: Tokenizer, fallback: Path | None 
 def tokenizer_identity(tokenizer: Tokenizer) -> str:
     """A hash of everything that decides how a tokenizer encodes."""
     backend = getattr(tokenizer, "backend", None)
-    rules = backend.to_str() if backend else json.dumps(tokenizer.pieces(range(tokenizer.size)))
+    rules = backend.to_str() if backend else json.dumps(tokenizer.tokens(range(tokenizer.size)))
     name = type(tokenizer).__name__
     facts = [TYPE_NAMES.get(name, name), rules, tokenizer.start, tokenizer.end]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()

@@ -100,7 +100,7 @@ class ConstraintTokenizer:
 
     @cached_property
     def _token_texts(self) -> list[str]:
-        return [token.replace("▁", " ") for token in self.tokenizer.pieces(range(self.tokenizer.size))]
+        return [token.replace("▁", " ") for token in self.tokenizer.tokens(range(self.tokenizer.size))]
 
     @cached_property
     def no_space_after(self) -> Tensor:

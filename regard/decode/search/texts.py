@@ -91,7 +91,7 @@ def without_incomplete(text: str, tokenizer: Tokenizer, tokens: Sequence[int]) -
     if not text.endswith(INCOMPLETE):
         return text
     utf8 = getincrementaldecoder("utf-8")("replace")
-    utf8.decode(b"".join(map(_bytes, tokenizer.pieces(tokens[-MAX_BYTES:]))))
+    utf8.decode(b"".join(map(_bytes, tokenizer.tokens(tokens[-MAX_BYTES:]))))
     return text[:-1] if utf8.getstate()[0] else text
 
 

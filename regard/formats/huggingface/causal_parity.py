@@ -59,7 +59,7 @@ class CausalSample:
 
     def token_texts(self, rows: list[list[int]]) -> list[str]:
         """Texts that differ wherever the tokens do, also for tokens of half a character."""
-        return [" ".join(self.tokenizer.pieces(row)) for row in rows]
+        return [" ".join(self.tokenizer.tokens(row)) for row in rows]
 
     def compare(
         self, reader: str, ids: list[list[int]], logits: Tensor, outputs: list[str], count: MatchCount

@@ -35,7 +35,7 @@ def as_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer:
     if isinstance(backend := getattr(tokenizer, "backend_tokenizer", None), Backend):  # a fast one of transformers
         names = {role: [getattr(tokenizer, f"{key}_token", None) for key in keys] for role, keys in KEYS.items()}
         return _adopt(backend, names)
-    if all(hasattr(tokenizer, name) for name in ("size", "pad", "start", "end", "unk", "pieces", "save")):
+    if all(hasattr(tokenizer, name) for name in ("size", "pad", "start", "end", "unk", "tokens", "save")):
         complete: Tokenizer = tokenizer
         return complete
     return CustomTokenizer(tokenizer)
@@ -120,7 +120,7 @@ class CustomTokenizer:
         skipped = {self.pad, self.start, self.end, self.unk}
         return [str(self.custom.decode([number for number in row if number not in skipped])) for row in rows]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable token per id."""
         names = dict(zip((self.pad, self.start, self.end, self.unk), SPECIALS, strict=True))
         return [names.get(number) or str(self.custom.decode([number])) or f"<{number}>" for number in ids]

@@ -58,11 +58,11 @@ class FolderTokenizer:
             return [decode_by_bytes(self.backend, row) for row in text_ids]
         return [self.backend.decode(row, skip_special_tokens=False) for row in text_ids]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable token per id; ▁ is a space, and parts of a character are shown as bytes."""
-        return [self._piece(number) for number in ids]
+        return [self._token(number) for number in ids]
 
-    def _piece(self, number: int) -> str:
+    def _token(self, number: int) -> str:
         token: str = self.backend.id_to_token(number) or f"<{number}>"  # a model may have more entries than names
         if number in self._added or not all(letter in self._bytes for letter in token):
             return display_byte(token).replace(" ", SPACE) if self._byte_fallback else token
@@ -107,7 +107,7 @@ class MarianTokenizer:
         valid = map(replace_invalid_bytes, rows)
         return [self.decoder.decode_pieces(tokens).replace(SPACE, " ").strip() for tokens in valid]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         return [display_byte(self.names.get(number, "<unk>")).replace(SPACE, " ") for number in ids]
 
     def save(self, path: Path) -> None:

@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of every row of ids."""
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable token per id."""
 
     def save(self, path: Path) -> None:
@@ -115,11 +115,11 @@ class TrainedTokenizer:
             else:
                 yield self._separator.join([symbol] * len(run))
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable token per id; ▁ is a space, and parts of a character are shown as bytes."""
-        return [self._piece(number) for number in ids]
+        return [self._token(number) for number in ids]
 
-    def _piece(self, number: int) -> str:
+    def _token(self, number: int) -> str:
         token = self.backend.id_to_token(number) or SPECIALS[UNK]
         if token in SPECIALS or number in self.symbols:
             return token

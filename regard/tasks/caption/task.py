@@ -150,7 +150,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), END], "logprobs": tokens}
+            {"score": total, "pieces": [*self.target.tokens(row), END], "logprobs": tokens}
             for total, row, tokens in zip(totals, ids, logprobs, strict=True)
         ]
 

@@ -87,7 +87,7 @@ def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:
     differ only in a space before them have the same stem. Tokens of other tokenizers are words of their own. Control
     tokens and parts of a character count as one character.
     """
-    tokens = tokenizer.pieces(range(tokenizer.size))
+    tokens = tokenizer.tokens(range(tokenizer.size))
     wordpiece = any(token.startswith(CONTINUED) and len(token) > len(CONTINUED) for token in tokens)
     spaced = any(token[:1] in SPACES for token in tokens if token)
     control = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unk, getattr(tokenizer, "mask", None)}

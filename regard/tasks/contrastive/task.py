@@ -146,7 +146,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         with record_layers(self.module, layer, self.model.reader(inputs.modality)) as recorder:
             encoded = self.model.encode(inputs)
         positions = encoded.states.size(1)
-        tokens = ViewAxis.of_tokens("token", [] if is_source else self.tokenizer.pieces(row.tolist()))
+        tokens = ViewAxis.of_tokens("token", [] if is_source else self.tokenizer.tokens(row.tolist()))
         axis = self.modality.axis(self.source, text, positions) if is_source else tokens
         return AttentionView.recorded(recorder, {"source": axis}, view_title(self.run))
 

@@ -46,7 +46,7 @@ class Scorer(TextSourceGeneration):
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": tokens}
+            {"score": total, "pieces": [*self.target.tokens(ids), END], "logprobs": tokens}
             for total, ids, tokens in zip(totals, target_ids, logprobs, strict=True)
         ]
 
@@ -155,9 +155,9 @@ class Scorer(TextSourceGeneration):
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
         """The axes of attention: the tokens of the source, of the target, and of the prefix that the decoder reads."""
-        tokens = self.target.pieces(target)
+        tokens = self.target.tokens(target)
         return {
-            "source": ViewAxis.of_tokens("source", [*self.source.pieces(source), END], ended=True),
+            "source": ViewAxis.of_tokens("source", [*self.source.tokens(source), END], ended=True),
             "target": ViewAxis.of_tokens("target", [*tokens, END], ended=True),
             "prefix": ViewAxis.of_tokens("token", [START, *tokens]),
         }

@@ -58,8 +58,8 @@ def trace_target(
 
 def target_axes(tokenizer: Tokenizer, tokens: Sequence[int], prompt: Sequence[int]) -> dict[str, ViewAxis]:
     """The tokens that are written, and those that the decoder reads."""
-    target_tokens = tokenizer.pieces(tokens)
-    prefix = [START if token == tokenizer.start else tokenizer.pieces([token])[0] for token in prompt]
+    target_tokens = tokenizer.tokens(tokens)
+    prefix = [START if token == tokenizer.start else tokenizer.tokens([token])[0] for token in prompt]
     return {
         "target": ViewAxis.of_tokens("target", [*target_tokens, END], ended=True),
         "prefix": ViewAxis.of_tokens("token", [*prefix, *target_tokens]),

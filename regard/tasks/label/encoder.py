@@ -89,7 +89,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         (row,) = self.encode_with_warning([text])
         with record_layers(as_module(self.model), layer) as recorder:
             self.model.encode(self.collate([row]))
-        text_axis = ViewAxis.of_tokens("token", self.tokenizer.pieces(row.tolist()))
+        text_axis = ViewAxis.of_tokens("token", self.tokenizer.tokens(row.tolist()))
         return AttentionView.recorded(recorder, {"source": text_axis}, view_title(self.run))
 
     def state_inputs(self, items: Iterable[Any]) -> list[Inputs]:

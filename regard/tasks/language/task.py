@@ -134,7 +134,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.tokenizer.pieces(row), END], "logprobs": values}
+            {"score": total, "pieces": [*self.tokenizer.tokens(row), END], "logprobs": values}
             for total, row, values in zip(totals, ids, logprobs, strict=True)
         ]
 
@@ -161,7 +161,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             logits = generation_logits(model, [self.start_token, *ids], prompt_length + 1, self.device)[:-1].float()
         targets = torch.tensor(ids, device=self.device)
         logprobs: list[float] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
-        text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
+        text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.tokens(ids)])
         return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run), logprobs)
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, dict[str, int]]:
@@ -217,7 +217,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         length = len(continuation.tokens) + (ended == "end")
         if row is None:
             return Completion(text, ended, score, length=length)
-        logprobs, tokens_of = row[len(prompt) - 1 :], self.tokenizer.pieces
+        logprobs, tokens_of = row[len(prompt) - 1 :], self.tokenizer.tokens
         tokens = tuple(tokens_of(prompt)), tuple(tokens_of(continuation.tokens)), tuple(logprobs)
         return Completion(text, ended, score, math.fsum(logprobs), *tokens, length=length)
 

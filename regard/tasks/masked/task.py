@@ -130,7 +130,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         if len(positions):
             (text,) = self.tokenizer.decode([filled.tolist()])
         masks = tuple(
-            tuple(map(TokenProbability, self.tokenizer.pieces(ids), values))
+            tuple(map(TokenProbability, self.tokenizer.tokens(ids), values))
             for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
         )
         return MaskedResult(text, masks, notices=notices)

@@ -89,7 +89,7 @@ class TextInputs(Modality):
         return 2 * len(array) + 16
 
     def positions(self, source: Inputs, count: int) -> list[str]:
-        return [*self.tokenizer.pieces(source.values[0, : count - 1].tolist()), END]
+        return [*self.tokenizer.tokens(source.values[0, : count - 1].tolist()), END]
 
     def axis(self, raw: Any, count: int) -> ViewAxis:
         return ViewAxis.of_tokens("source", self.positions(self.source(raw, ()).inputs, count), ended=True)

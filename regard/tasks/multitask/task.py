@@ -164,7 +164,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": tokens}
+            {"score": total, "pieces": [*self.target.tokens(row), "■"], "logprobs": tokens}
             for total, row, tokens in zip(totals, ids, logprobs, strict=True)
         ]
 

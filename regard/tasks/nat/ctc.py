@@ -64,7 +64,7 @@ class CtcTranslator(ParallelPredictor):
         return replace(super().look(text, target, layer), logprobs=())
 
     def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
-        tokens = self.source.pieces(source)
+        tokens = self.source.tokens(source)
         copies = ViewAxis.of_tokens("target", [token for token in tokens for _ in range(self.ctc_model.upsample)])
         return super().view_axes(source, target) | {"target": copies, "prefix": copies}
 

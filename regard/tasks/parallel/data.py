@@ -89,7 +89,7 @@ class FertilityDataset(CopyDataset):
         if not self.linked:
             return self.chosen[self.ends[index] : self.ends[index + 1]]
         _, links = parse_pharaoh(self.examples[index][2], self.examples.location(index))
-        words = word_of_token(self.source.pieces(source.tolist())), word_of_token(self.target.pieces(target.tolist()))
+        words = word_of_token(self.source.tokens(source.tolist())), word_of_token(self.target.tokens(target.tolist()))
         return choose_by_links(links, *words)
 
     def _align(self) -> tuple[np.ndarray, np.ndarray]:

@@ -161,7 +161,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         if not details:
             return totals
         return [
-            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": tokens}
+            {"score": total, "pieces": [*self.target.tokens(row), "■"], "logprobs": tokens}
             for total, row, tokens in zip(totals, ids, logprobs, strict=True)
         ]
 

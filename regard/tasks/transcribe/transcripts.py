@@ -47,7 +47,7 @@ def make_transcript(
     if trace is None:
         return plain
     tokens = {
-        "pieces": tuple(target.pieces(hypothesis.tokens)),
+        "pieces": tuple(target.tokens(hypothesis.tokens)),
         "logprobs": trace.logprobs,
         "times": trace.times,
         "words": tuple(timed_words(text, hypothesis.tokens, trace.times, target)),

@@ -363,7 +363,7 @@ class WhisperGeneration(SoundGeneration):
         letters = window.recording.text_language in UNSPACED
         words = timed_words(text, ids, [(a, b) for a, b in times], self.target, letters)
         details: dict[str, Any] = {
-            "pieces": tuple(self.target.pieces(ids)),
+            "pieces": tuple(self.target.tokens(ids)),
             "logprobs": tuple(trace.logprobs[i] for i in places),
             "times": tuple((a, b) for a, b in times),
             "words": tuple(TimedWord(*word) for word in words),
