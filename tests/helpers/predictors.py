@@ -16,7 +16,7 @@ import soundfile
 import torch
 from helpers.causal import byte_level
 from helpers.runs import tiny_run
-from helpers.whisper import TEXT, control_ids, write_multilingual
+from helpers.whisper import LANGUAGES, TEXT, control_ids, write_multilingual
 from PIL import Image
 
 import regard
@@ -410,7 +410,6 @@ def check_transcript(predictor: Any, sound: Any, record: Any, decode: Decode) ->
 SECONDS = 2
 FAST: Decode = {
     "temperatures": (0.0,), "compression_ratio_threshold": 0, "logprob_threshold": 0, "no_speech_threshold": 1.0,
-    "language": "de",
 }  # fmt: skip  # the first text is good enough
 AGAIN: Decode = {"logprob_threshold": -0.001, "no_speech_threshold": 1.0, "temperatures": (0.0, 1.2), "seed": 3}
 
@@ -430,6 +429,17 @@ def unreadable_tokens() -> list[int]:
     control = [number for number in ids.values() if ids["<|endoftext|>"] < number < ids["<|0.00|>"]]
     names = byte_level(TEXT).get_vocab()
     return [number for name, number in names.items() if not re.fullmatch("Ġ?[a-z]+", name)] + control
+
+
+def check_segments(predictor: Any, sound: Any, record: Any, decode: Decode) -> None:
+    """All windows of a recording have texts, in order; the model tells the language where it is not given."""
+    seconds, segments = round(len(sound) / 16000, 3), record["segments"]
+    spans = [(each["start"], each["end"]) for each in segments]
+    assert record["text"] and record["seconds"] == seconds and spans == sorted(spans)
+    assert all(0 <= start <= end <= seconds for start, end in spans) and seconds - spans[-1][1] < SECONDS
+    assert record["language"] in ((decode["language"],) if "language" in decode else LANGUAGES)
+    assert "".join(record["text"].split()) == "".join("".join(each["text"].split()) for each in segments)
+    assert len(record["pieces"]) == len(record["logprobs"]) == len(record["times"]) > 0
 
 
 def write_whisper(folder: Path) -> None:
@@ -599,10 +609,10 @@ CASES = {
     "whisper": Case(
         "transcribe", [((sound, 16000), text) for sound, text in zip(NOISES[:2], ["the cat", "a dog"], strict=True)], NOISES,
         {}, [
-            {"kind": "beam", "beam": 2}, {**AGAIN, "language": "ja"}, {"sequential": False}, {"prompt": "the cat"},
+            {"kind": "beam", "beam": 2}, {**AGAIN, "language": "de"}, {"language": "ja"}, {"sequential": False}, {"prompt": "the cat"},
             {"timestamps": False, "language": "ja", "task": "translate"},
         ],
-        texts_of, sound_table, text_metrics, forms=sound_forms(16000), wrong=bad_sounds, targets=["the cat", ""],
+        texts_of, sound_table, text_metrics, check=check_segments, forms=sound_forms(16000), wrong=bad_sounds, targets=["the cat", ""],
         pair=("a recording and its text", "recordings", "texts"), noticed=SILENCE, look="the cat", rounded=("times", "words"),
         load={f"decode.{name}": value for name, value in FAST.items()}, folder=write_whisper,
         wrong_decode=[({"language": "xx"}, "'xx' is no language of this model")],
