@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from .alignment.links import Link, Symmetrization
 from .config import run as config
 from .config.data.base import DataFiles
+from .config.merge import Settings
 from .config.run import ResolvedRun, Run
 from .data.sources.data_files import evaluation_files
 from .errors import UserError
 from .files import JsonObject, path_name
 from .formats.model_source import find_model
-from .runs.load import Settings, load_on_cpu, load_run, merge_settings, open_pretrained, read_config, split_paths
 from .runs.load import load as load
+from .runs.load import load_on_cpu, load_run, merge_settings, open_pretrained, read_config, split_paths
 from .runs.pretrained import read_settings
 from .runs.work import distill as distill
 from .runs.work import open_aligner as open_aligner

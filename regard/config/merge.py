@@ -7,13 +7,15 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..errors import UserError
 from .renamed import renamed_key
+
+Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
 
 class Setting(NamedTuple):
@@ -59,7 +61,7 @@ def with_kind(value: Any, setting: Setting) -> Any:
     return value
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys and values of a mapping whose keys are nested, dotted or both."""
     for name, value in values.items():
         if isinstance(value, BaseModel):
@@ -72,7 +74,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest(values: Settings) -> dict[str, Any]:
     """Nested dicts from dotted keys."""
     whole: dict[str, Any] = {}
     for key, value in values.items():
@@ -107,7 +109,7 @@ class SettingsDraft:
             for member in inner:
                 self._register(member, f"{key}.", {})
 
-    def add_layer(self, where: str, values: Mapping[str, Any]) -> None:
+    def add_layer(self, where: str, values: Settings) -> None:
         """Add a layer above the present values. A new kind in a slot removes the settings of the previous kind."""
         layer = dict(self._expand(values))
         for slot, setting in self.groups.items():
@@ -125,7 +127,7 @@ class SettingsDraft:
         for key in [key for key in self.values if key.startswith(f"{group}.")]:
             del self.values[key], self.origin[key]
 
-    def _expand(self, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _expand(self, values: Settings) -> Iterator[tuple[str, Any]]:
         for key, value in flatten(values):
             if isinstance(value, str) and key not in self.groups:
                 value = parse_value(value, self.leaves.get(key, str))

@@ -13,6 +13,7 @@ from .data.base import Data
 from .data.texts import TokenizerConfig
 from .decode import DecodeBase
 from .merge import (
+    Settings,
     SettingsDraft,
     flatten,
     format_value,
@@ -30,8 +31,8 @@ from .train import Train
 from .tuning import Tune, Untuned
 from .types import Base, Strings, Threads
 
-Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
-ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
+Layer: TypeAlias = tuple[str, Settings]  # where the settings come from, and the settings
+ReadStart: TypeAlias = Callable[[str], Settings]  # the folder `start` -> its settings by dotted key
 
 
 class Run(Base):
@@ -121,7 +122,7 @@ class FamilySettings(Protocol):
         """The settings of its models."""
 
     @property
-    def SIZES(self) -> Mapping[str, Mapping[str, Any]]:
+    def SIZES(self) -> Mapping[str, Settings]:
         """Settings by the name of a size."""
 
     @property
@@ -156,9 +157,7 @@ class ResolvedRun:
         return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
 
 
-def resolve_run(
-    recipe: str, overrides: Mapping[str, Any] | None = None, read_start: ReadStart | None = None
-) -> ResolvedRun:
+def resolve_run(recipe: str, overrides: Settings | None = None, read_start: ReadStart | None = None) -> ResolvedRun:
     """The run that a recipe (a packaged name or a .toml file) and overrides (dotted or nested keys) define.
 
     `read_start` reads the settings of the folder that `start` names; without it `start` cannot be resolved.
@@ -168,7 +167,7 @@ def resolve_run(
     return _merge_layers([*layers(recipe), ("command line", overrides or {})], fresh=True, read_start=read_start)
 
 
-def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
+def load_config(values: Settings, where: str = "run.json") -> Run:
     """The run that `Run.dump` wrote. `where` names the file in error messages."""
     model = values.get("model")
     family = model.get("family") if isinstance(model, Mapping) else None
@@ -185,7 +184,7 @@ LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached e
 INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "threads", "precision")  # can be changed for a trained model
 
 
-def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:
+def change_settings(run: Run, overrides: Settings, only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:
     """The run with some settings changed. Keys outside the sections `only` have no effect and raise UserError."""
     for key, _ in flatten(overrides):
         group = key.partition(".")[0]
@@ -223,7 +222,7 @@ def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _with_replaced(run: Run, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_replaced(run: Run, overrides: Settings) -> Settings:
     """The overrides, and neutral values for settings of the run that conflict with them."""
     changes = dict(flatten(overrides))
     decode = {key.removeprefix("decode."): value for key, value in changes.items() if key.startswith("decode.")}
@@ -231,7 +230,7 @@ def _with_replaced(run: Run, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{f"decode.{name}": value for name, value in reset.items()}, **changes} if reset else overrides
 
 
-def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base | None:
+def _changed_section(run: Run, name: str, overrides: Settings) -> Base | None:
     """The section with these settings; None if invalid or beyond it. Validating a whole run takes 40 times as long."""
     former: Base = getattr(run, name)
     section, values = type(former).model_fields, dict(former)
@@ -280,7 +279,7 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
     layers = _drop_other_families(layers)
     if fresh:
         _add_size(draft, module, settings_of(module.Config)["size"].default)
-    started: Mapping[str, Any] = {}
+    started: Settings = {}
     for where, values in layers:
         over_start = start and where == layers[-1][0]
         if over_start:
@@ -354,8 +353,8 @@ def _add_size(draft: SettingsDraft, module: FamilySettings, size: object) -> Non
 
 
 def _add_start(
-    draft: SettingsDraft, start: object, family: str, overrides: Mapping[str, Any], read_start: ReadStart | None
-) -> Mapping[str, Any]:
+    draft: SettingsDraft, start: object, family: str, overrides: Settings, read_start: ReadStart | None
+) -> Settings:
     """Add the settings of `start`, above the recipe and below the overrides, and return them.
 
     A dropout that the recipe sets stays: no weight depends on it.
@@ -381,7 +380,7 @@ def _add_start(
     return settings
 
 
-def _check_tokenizer(draft: SettingsDraft, start: str, settings: Mapping[str, Any]) -> None:
+def _check_tokenizer(draft: SettingsDraft, start: str, settings: Settings) -> None:
     """Report tokenizer overrides that differ from `start`, whose weights require its own tokenizer."""
     for key, value in draft.values.items():
         if key.startswith("tokenizer.") and draft.origin[key] == "command line" and value != settings.get(key):

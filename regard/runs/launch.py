@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ..config import run as config
 from ..config import run_folder
-from ..config.merge import flatten
+from ..config.merge import Settings, flatten
 from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
 from ..data.sources.data_files import keep_memory, splits_in_memory
 from ..device import resolve_device, use_threads
@@ -24,7 +24,6 @@ from ..training.loop import run_loop
 from ..training.protocols import Outcome
 from ..training.ranks import Ranks, joined_processes
 from . import tuned
-from .load import Settings
 from .pretrained import Pretrained, read_settings
 
 OpenStart: TypeAlias = Callable[[str], Pretrained]  # loads the folder that `start` names

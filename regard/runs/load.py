@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..config import run_folder
-from ..config.merge import flatten, split_commas
+from ..config.merge import Settings, flatten, split_commas
 from ..config.run import Run, change_settings, load_config
 from ..data.sources.data_files import with_data
 from ..errors import UserError
@@ -19,9 +19,6 @@ from .pretrained import Pretrained
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
     from .tuned import Tunes
-
-
-Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
 
 def load(

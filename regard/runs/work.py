@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..alignment.ibm import align_words
 from ..alignment.links import Links, check_symmetrization
+from ..config.merge import Settings
 from ..data.sources.data_files import evaluation_files
 from ..errors import UserError
 from ..files import path_name
-from .load import Settings, load, open_pretrained
+from .load import load, open_pretrained
 
 if TYPE_CHECKING:
     from .launch import FinishedTraining
