@@ -37,7 +37,7 @@ NOT_EXECUTED = {
     "make": ("targets install packages, train for minutes or run these tests", check_make),
     "pip install": ("packages cannot be downloaded here; `pip install .` is executed, without dependencies", check_pip),
     "python -m benchmarks": ("minutes, some on a GPU; tests/benchmarks executes each at a small size", check_benchmark),
-    "python -m benchmarks.matching": ("hours on a GPU; tests/benchmarks executes it at a small size", check_benchmark),
+    "python -m benchmarks.matching": ("hours on a GPU; tests/data/test_matching.py runs it small", check_benchmark),
     "python -m benchmarks.tune": ("hours, and the page leaves out the names of its files", check_benchmark),
 }
 

@@ -269,7 +269,7 @@ def write_space() -> None:
         arrangement = captions.Arrangement(((color, shape),), False)
         image = captions.draw_arrangement(arrangement, np.random.default_rng(number))
         Image.fromarray(image).save(f"new/{number}.png")
-        pairs.append(f"new/{number}.png\t{captions.describe(arrangement)}")
+        pairs.append(f"new/{number}.png\t{captions.describe_arrangement(arrangement)}")
         labeled.append(f"new/{number}.png\ta {color} {shape}")
     for number in range(6):
         with wave.open(f"{number}.wav", "wb") as file:
