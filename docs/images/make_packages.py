@@ -24,13 +24,13 @@ ROWS = [
     ("models", "parts  device", "layers, kernels, positions, caches, masks; media/  parallel/  efficient/  cache/"),
     ("settings", "config", "settings, strategies, merging, registries, run.json; no torch"),
     ("settings", "files  recipes", "atomic writes; TOML recipes"),
-    ("settings", "errors  html  progress", "UserError; tables for notebooks; progress of loops"),
+    ("settings", "errors  html  progress  threads", "UserError; tables for notebooks; progress; how threads wait"),
 ]
 COLORS = {
     "use": "#dbeafe", "runs": "#e0e7ff", "tasks": "#ede9fe", "work": "#fce7f3", "data": "#ffedd5", "models": "#dcfce7",
     "settings": "#f3f4f6",
 }  # fmt: skip
-WIDTH, HEIGHT, NAME = 860, 30, 200
+WIDTH, HEIGHT, NAME = 860, 30, 230
 
 
 def draw_packages() -> str:
