@@ -241,6 +241,7 @@ TRANSLATIONS = [
 ]
 TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
+CNN = {key: value for key, value in SEQ2SEQ.items() if key != "model.inner"} | {"model.family": "cnn"}
 T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
 TARGETS = ["A", "SO", "", "B D"]
 EMPTY = [("", "", "", {"score": None, "pieces": []}), (" ", "", "", {})]  # without a warning
@@ -521,6 +522,10 @@ CASES = {
             ({"kind": "greedy", "include": ["A"]}, "decode.include needs beam search but decode.kind is greedy"),
             ({"max_tokens": -1}, "decode.max_tokens is -1; expected at least 0"),
         ],
+    ),
+    "cnn": Case(
+        "translate", PAIRS, TEXTS, CNN, [GREEDY, BEAM, SAMPLE], texts_of, two_files, text_metrics, check=check_translation,
+        targets=TARGETS, noticed=EMPTY, look="SO BAD", wrong_decode=[CANDIDATES],
     ),
     "nat": Case(
         "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "nat", "decode.kind": "argmax"},
