@@ -241,6 +241,8 @@ TRANSLATIONS = [
 ]
 TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
+CNN = {key: value for key, value in SEQ2SEQ.items() if key != "model.inner"} | {"model.family": "cnn"}
+NAT = {**SEQ2SEQ, "decode.max_tokens": 0}  # lengths of their own, below the limit
 T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
 TARGETS = ["A", "SO", "", "B D"]
 EMPTY = [("", "", "", {"score": None, "pieces": []}), (" ", "", "", {})]  # without a warning
@@ -522,20 +524,24 @@ CASES = {
             ({"max_tokens": -1}, "decode.max_tokens is -1; expected at least 0"),
         ],
     ),
+    "cnn": Case(
+        "translate", PAIRS, TEXTS, CNN, [GREEDY, BEAM, SAMPLE], texts_of, two_files, text_metrics, check=check_translation,
+        targets=TARGETS, noticed=EMPTY, look="SO BAD", wrong_decode=[CANDIDATES],
+    ),
     "nat": Case(
-        "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "nat", "decode.kind": "argmax"},
+        "translate", PAIRS, TEXTS, {**NAT, "model.family": "nat", "model.max_fertility": 3, "decode.kind": "argmax"},
         [{"kind": "average"}, {"merge_repeats": True}, {"max_tokens": 3}, {"split": True}],
         texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[({"kind": "beam"}, "decode.kind is beam and model.family=nat decodes by argmax or average or npd")],
     ),
     "nat-ctc": Case(
-        "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "nat-ctc", "decode.kind": "argmax"},
+        "translate", PAIRS, TEXTS, {**NAT, "model.family": "nat-ctc", "decode.kind": "argmax"},
         [{"max_tokens": 2}, {"split": True}], texts_of, two_files, text_metrics, check=check_text, targets=TARGETS,
         noticed=EMPTY,
         wrong_decode=[({"min_tokens": 3}, "decode.min_tokens is 3, but model.family=nat-ctc writes all tokens at once")],
     ),
     "cmlm": Case(
-        "translate", PAIRS, TEXTS, {**SEQ2SEQ, "model.family": "cmlm", "decode.kind": "mask-predict"},
+        "translate", PAIRS, TEXTS, {**NAT, "model.family": "cmlm", "decode.kind": "mask-predict"},
         [{"iterations": 1}, {"length_beam": 1, "iterations": 4}, {"max_tokens": 3}],
         texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[({"nbest": 2}, "decode.nbest is 2 but mask-predict finds one")],
