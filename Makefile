@@ -43,7 +43,7 @@ test: $(STAMP)
 
 # Two processes with one thread each: the tests' models are too small for threads to help.
 pytest: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 # As many trainings at once as there are workers, each with one thread.
 learn: $(STAMP)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 import soundfile
 import torch
 from helpers import marian, reads, small
-from helpers.runs import copy_run
+from helpers.runs import copy_run, tiny_run
 from helpers.whisper import write_multilingual
 from PIL import Image
 
@@ -28,8 +29,10 @@ from regard.cli.runner import is_out_of_memory
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.look.html import PAGE_FILES
+from regard.synthetic import dates
 from regard.synthetic.morse import RATE, encode_morse
 from regard.training import curves
+from regard.training.progress import read_records
 
 draw = curves.draw  # below, trainings draw nothing
 
@@ -117,7 +120,7 @@ def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
 def test_translations_are_batch_invariant(run, files):
     """Batches of 1, 7 and 64, shuffled, greedy and beam give the same texts, and scores to 1e-5."""
     predictor = regard.load(run)
-    texts = (files / "test.low").read_text().splitlines()[:51]
+    texts = (files / "test.low").read_text().splitlines()[:30]
     for how in ({"kind": "greedy"}, {"beam": 5}, {"beam": 5, "early_stopping": "first"}):
         whole = predictor.predict(texts, batch=64, **how)
         assert whole == predictor.predict(texts, batch=7, **how) == [predictor.predict(text, **how) for text in texts]
@@ -219,16 +222,19 @@ def test_every_data_format_trains_the_same(files, tmp_path, kind):
         "train.tokens": 300,
     }
     predictor = regard.train("translate", overrides, out=tmp_path / "run")
-    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert isinstance(predictor.predict("the cat."), str)
-    first = next(event["loss"] for event in losses if event["event"] == "train")
-    assert first == pytest.approx(test_every_data_format_trains_the_same.seen.setdefault("loss", first), abs=1e-6)
+    names = {"a": "\n".join(sides[0]), "b": "\n".join(sides[1])}
+    plain = tiny_run("translate", names, **overrides | {"data.train": "{files}/a,{files}/b"})
+    first, wanted = (
+        next(each["loss"] for each in read_records(run / "metrics.jsonl") if each["event"] == "train")
+        for run in (tmp_path / "run", plain)
+    )
+    assert first == pytest.approx(wanted, abs=1e-6)
 
 
-test_every_data_format_trains_the_same.seen = {}
-
-
-def test_the_python_interface(tmp_path):
+def test_the_python_interface(tmp_path, monkeypatch):
+    monkeypatch.setattr(dates, "HELD_OUT", 500)
+    monkeypatch.setattr(dates, "FIRST_DAY", dates.LAST_DAY - timedelta(20000))
     events = []
     predictor = regard.train(
         "dates", out=tmp_path / "x", on_event=events.append, model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},

@@ -64,14 +64,11 @@ def stop_children(root: Path) -> dict[str, Any]:
     """Train in four processes, stop each by a signal, and resume; then stop a prediction that waits for its input."""
     import torch
 
-    import regard.runs.launch  # noqa: F401  imported once, before the processes part
     from regard.training import curves
 
     torch.set_num_threads(1)
-    weight = torch.zeros(1, requires_grad=True)
-    weight.grad = torch.zeros(1)
-    torch.optim.Adam([weight]).step()  # the first optimizer imports half of torch
     curves.draw = lambda folder: None  # type: ignore[assignment]
+    main([*train_arguments(root, "first"), "train.steps=1", "--quiet"])  # imports everything, before the processes part
     found: dict[str, Any] = {}
     for name in SIGNALS:
         folder, log = root / name, root / "other.log"

@@ -12,6 +12,7 @@ import regard
 from benchmarks import matching as bench
 from regard.config.run import resolve
 from regard.errors import UserError
+from regard.synthetic import matching
 from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, MatchingSource, make_matching
 from regard.tasks.classify import task as classify
 
@@ -76,6 +77,12 @@ FEW = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "HELD_OUT", 60)
+
+
+@pytest.mark.usefixtures("few_held_out")
 @pytest.mark.parametrize("kind", ["window", "blocks", "favor", "lowrank"])
 def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
     """Train, load, predict: labels of new texts do not depend on the batch."""

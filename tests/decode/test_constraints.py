@@ -405,8 +405,8 @@ def runs(tmp_path_factory) -> Path:
         (place / name).write_text(text)
     settings = {
         "data.train": "{files}/low,{files}/up", "model.size": "tiny", "model.width": 64, "model.layers": 1, "model.inner": 128,
-        "tokenizer.vocab": 300, "tokenizer.symbols": "<url>,<name>", "train.tensorboard": False, "train.lr": 4e-3,
-        "train.warmup": 40, "train.tokens": 1500, "train.log_every": 1000,
+        "tokenizer.vocab": 300, "tokenizer.symbols": "<url>,<name>", "train.tensorboard": False, "train.lr": 8e-3,
+        "train.warmup": 40, "train.tokens": 700, "train.log_every": 1000,
     }  # fmt: skip
     for name, steps, change in (("a", 250, {}), ("b", 60, {"train.seed": 2}), ("c", 1, {"tokenizer.vocab": 290})):
         (place / name).symlink_to(tiny_run("translate", files, **settings | {"train.steps": steps} | change))

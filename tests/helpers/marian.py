@@ -7,6 +7,7 @@ from typing import Any
 import sentencepiece
 import torch
 import transformers as hf
+from helpers.runs import tiny_folder
 
 WORDS = [
     "the",
@@ -62,7 +63,12 @@ def teach(model: torch.nn.Module, tokenizer: Any, steps: int = 100) -> None:
         optimizer.zero_grad()
 
 
-def folder(path: Path, separate: bool = False, **config: Any) -> Path:
+def folder(path: Path, separate: bool = False, taught: bool = True, **config: Any) -> Path:
+    """A folder of Marian, of the store; `taught` by a short training."""
+    return tiny_folder(make_folder, path, separate=separate, taught=taught, **config)
+
+
+def make_folder(path: Path, separate: bool, taught: bool, **config: Any) -> None:
     path.mkdir(parents=True)
     source = cutter(path / "source.spm", sentences(300), 60)
     target = cutter(path / "target.spm", [text.upper() for text in sentences(300, 1)], 50)
@@ -97,11 +103,11 @@ def folder(path: Path, separate: bool = False, **config: Any) -> Path:
         **sizes, **shape, pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad, forced_eos_token_id=0,
         max_position_embeddings=64, share_encoder_decoder_embeddings=not separate, tie_word_embeddings=True,
     )).eval()  # fmt: skip
-    teach(model, hf.MarianTokenizer.from_pretrained(path))
+    if taught:
+        teach(model, hf.MarianTokenizer.from_pretrained(path))
     model.final_logits_bias.data.normal_()
     model.generation_config = hf.GenerationConfig(
         num_beams=4, max_length=24, bad_words_ids=[[pad]], forced_eos_token_id=0, eos_token_id=0, pad_token_id=pad,
         decoder_start_token_id=pad, renormalize_logits=True,
     )  # fmt: skip
     model.save_pretrained(path)
-    return path

@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,37 @@ def tiny_run(
     """
     own = {key.replace("__", "."): value for key, value in settings.items()}
     place = code_folder(FOLDER, ROOT) / f"{task}-{digest(task, dict(files or {}), data, patches, own)}"
-    with locked(place):
-        if not (place / "listing.json").exists():
-            shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
-            train(place, task, files or {}, data, patches or {}, own)
-        check_unchanged(place)
-    USED.add(place)
+    stored(place, lambda: train(place, task, files or {}, data, patches or {}, own))
     if folder := os.environ.get(ERRORS):  # lines that made an error while it was trained count as executed
         for path in (place / "errors").iterdir():
             shutil.copyfile(path, Path(folder) / f"{place.name}-{path.name}")
     return place / "run"
+
+
+def tiny_folder(make: Callable[..., Any], path: Path, **arguments: Any) -> Path:
+    """Copy to `path` the folder that a function of the helpers makes there, once for its arguments and its file."""
+    file = Path(make.__code__.co_filename)
+    name = f"{file.stem}-{digest(file.name, file.read_bytes(), make.__name__, arguments)}"
+    place = code_folder(FOLDER, ROOT) / name
+
+    def fill() -> None:
+        place.mkdir()
+        with same_random_numbers():
+            make(place / "run", **arguments)
+        complete(place)
+
+    stored(place, fill)
+    return copy_run(place / "run", path)
+
+
+def stored(place: Path, fill: Callable[[], None]) -> None:
+    """Let one process fill a folder of the store, and check that no test has changed it."""
+    with locked(place):
+        if not (place / "listing.json").exists():
+            shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
+            fill()
+        check_unchanged(place)
+    USED.add(place)
 
 
 def copy_run(run: Path, out: Path) -> Path:
@@ -91,6 +112,10 @@ def train(
             stack.enter_context(mock.patch(name, value))
         named = {"data": dict(data)} if data is not None else {}
         regard.train(task, settings, out=place / "run", progress=False, **named)
+    complete(place)
+
+
+def complete(place: Path) -> None:
     path = place / "listing.tmp"
     path.write_text(json.dumps(listing(place)))
     path.rename(place / "listing.json")

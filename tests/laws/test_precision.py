@@ -19,7 +19,7 @@ from regard.parts import Attention, Mask
 @pytest.fixture(scope="module")
 def run():
     return small.translator(
-        600, 4000, train__lr=6e-3, train__schedule="linear",
+        600, 4000, train__lr=8e-3, train__tokens=700, train__schedule="linear",
         train__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000,
     )  # fmt: skip
 

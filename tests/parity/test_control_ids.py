@@ -34,9 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, i
     for name in ("gpt2", "llama"):
         path, _ = getattr(causal, name)(home / name)
         (path / "tokenizer_config.json").write_text("{}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marian, "teach", lambda *given: None)
-        marian.folder(home / "marian")
+    marian.folder(home / "marian", taught=False)
     return {
         "bert": (bert.folder(home / "bert"), len(bert.VOCAB)),
         "longformer": (long.longformer(home / "longformer"), long.VOCAB),

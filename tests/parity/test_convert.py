@@ -1,10 +1,8 @@
 """Conversion: Hugging Face and CTranslate2 folders give the outputs of the run; averages; refusals."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import torch
 import transformers as hf
 from helpers import marian, reads, small
 from helpers.inputs import inputs
+from helpers.readme import output_of_example
 from helpers.runs import copy_run
 
 import regard
@@ -59,17 +58,6 @@ def generated(folder: Path, texts: list[str], **words) -> list[str]:
     return target.batch_decode(model.generate(**batch, **words), skip_special_tokens=True)
 
 
-def executed(readme: Path, text: str) -> str:
-    """The output of the README's own example."""
-    code = readme.read_text().split("```python\n")[1].split("```")[0].replace("a sentence", text)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=readme.parent, capture_output=True, text=True, timeout=120,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 # --- Hugging Face --------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +88,7 @@ def test_huggingface(run, tmp_path, capsys):
                   f"| bleu | {figures['bleu']:.4g} |", "On the validation data"):  # fmt: skip
         assert words in card, words
     assert str(run.parent) not in card and card.count(r"nrefs:1\|case:") == 5
-    assert executed(out / "README.md", some[0]) == f"{generated(out, some[:1])}\n"
+    assert output_of_example(out / "README.md", some[0]) == f"{generated(out, some[:1])}\n"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +245,7 @@ def test_ctranslate2(run, tmp_path, capsys):
         wanted = ours.predict(texts, max_tokens=60, **how)
         assert translated(out, ours, texts, beam_size=beam, length_penalty=penalty) == wanted
     assert (
-        executed(out / "README.md", texts[0])
+        output_of_example(out / "README.md", texts[0])
         == translated(out, ours, texts[:1], beam_size=5, length_penalty=1.0)[0] + "\n"
     )
     small_out = tmp_path / "int8"

@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from helpers import marian, small
 from helpers.inputs import inputs
+from helpers.runs import tiny_folder
 from prototypes.checks import close, ragged
 
 import regard
@@ -27,7 +28,11 @@ LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
 def folder(path: Path, **config: Any) -> Path:
-    """A small T5 built here: a sentencepiece model of a few sentences, weights that learned to copy a little."""
+    """A small T5 of the store: a sentencepiece model of a few sentences, weights that learned to copy a little."""
+    return tiny_folder(make_folder, path, **config)
+
+
+def make_folder(path: Path, **config: Any) -> None:
     path.mkdir(parents=True)
     texts = marian.sentences(300) + [text.upper() for text in marian.sentences(300, 1)] + ["Über naïve ﬁne ①!"] * 3
     sentencepiece.SentencePieceTrainer.train(
@@ -48,7 +53,6 @@ def folder(path: Path, **config: Any) -> Path:
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight) * 0.2)
     marian.teach(model, tokenizer, 60)
     model.save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module")

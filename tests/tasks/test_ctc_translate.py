@@ -18,11 +18,12 @@ from regard.tasks.task import prepare
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 CTC = {"model__family": "nat-ctc", "decode__kind": "argmax"}
+QUICK = {"train__lr": 8e-3, "train__tokens": 500}
 
 
 @pytest.fixture(scope="module")
 def run() -> Path:
-    return small.translator(40, **CTC)
+    return small.translator(90, 400, **CTC, **QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +106,9 @@ def test_a_limit_cuts_the_text(predictor: Any) -> None:
     assert predictor.predict(TEXTS[2], max_tokens=2) == predictor.target.decode([tokens[:2]])[0]
 
 
-def test_a_run_learns_to_write_capitals(run: Path, tmp_path: Path) -> None:
-    before = regard.load(run).evaluate()
-    found = regard.load(small.train_translator(tmp_path, 80, **CTC)).evaluate()
+def test_a_run_learns_to_write_capitals(run: Path) -> None:
+    before = regard.load(small.translator(20, **CTC, **QUICK)).evaluate()
+    found = regard.load(run).evaluate()
     assert found["loss"] < 0.3 * before["loss"] and found["bleu"] > 40
 
 

@@ -55,6 +55,25 @@ def test_a_run_is_trained_once_for_its_settings(trained: list[str]) -> None:
         runs.tiny_run("a", data={"train": object()})
 
 
+def test_a_folder_is_made_once_for_its_arguments(trained: list[str], tmp_path: Path) -> None:
+    assert runs.tiny_folder(make_folder, tmp_path / "a", size=1) == tmp_path / "a"
+    (tmp_path / "a" / "number").write_text("changed")
+    numbers = [
+        (runs.tiny_folder(make_folder, tmp_path / name, size=size) / "number").read_text()
+        for name, size in (("b", 1), ("c", 2), ("d", 1))
+    ]
+    assert numbers == ["1", "2", "1"] and MADE == [1, 2]
+
+
+MADE: list[int] = []
+
+
+def make_folder(path: Path, size: int) -> None:
+    MADE.append(size)
+    path.mkdir()
+    (path / "number").write_text(f"{size}")
+
+
 def test_other_code_trains_again(trained: list[str], tmp_path: Path) -> None:
     found = [runs.tiny_run("a")]
     for name, text in (("one.py", "2"), ("two.py", "3"), ("recipe.toml", "4")):

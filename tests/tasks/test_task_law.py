@@ -230,11 +230,18 @@ def case(request: pytest.FixtureRequest, folder: Path, workers: Any) -> tuple[st
     return name, folder
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(case: tuple[str, Path]) -> None:
-    name, folder = case
-    killed, whole = folder / "killed" / name, folder / "whole" / name
+@pytest.fixture(scope="module")
+def resumed(case: tuple[str, Path]) -> Path:
+    """The killed run after it was resumed."""
+    killed = case[1] / "killed" / case[0]
     assert [each.name for each in (killed / "checkpoints").iterdir()] == ["step-1"]
-    train(name, killed, resume=True)
+    train(case[0], killed, resume=True)
+    return killed
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(case: tuple[str, Path], resumed: Path) -> None:
+    name, folder = case
+    killed, whole = resumed, folder / "whole" / name
     for file in (
         "model.safetensors",
         "checkpoints/step-2/model.safetensors",
@@ -259,12 +266,12 @@ def same(found: Any, wanted: Any) -> None:
         assert found == (pytest.approx(wanted, abs=1e-4) if isinstance(wanted, float) else wanted)
 
 
-def test_a_text_alone_is_predicted_as_in_a_batch(case: tuple[str, Path]) -> None:
+def test_a_text_alone_is_predicted_as_in_a_batch(case: tuple[str, Path], resumed: Path) -> None:
     name, folder = case
     predictor, texts = regard.load(folder / "whole" / name), inputs_of(name)
     together = predictor.predict(texts, details=True)
     same([predictor.predict(text, details=True) for text in texts], together)
-    same(regard.load(folder / "killed" / name).predict(texts, details=True), together)
+    same(regard.load(resumed).predict(texts, details=True), together)
 
 
 def test_a_converted_run_predicts_the_same(case: tuple[str, Path]) -> None:
