@@ -243,6 +243,8 @@ TRANSLATIONS = [
 TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
 CNN = {key: value for key, value in SEQ2SEQ.items() if key != "model.inner"} | {"model.family": "cnn"}
+WIDER = {"model.size": "tiny", "tokenizer.kind": "char", "train.tokens": 200, "model.ngrams.order": 0}  # packed weights
+WIDER |= {"data.max_tokens": 40}
 NAT = {**SEQ2SEQ, "decode.max_tokens": 0}  # lengths of their own, below the limit
 BYTES = {"tokenizer.kind": "byte"}  # a larger vocabulary
 T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
@@ -558,7 +560,7 @@ CASES = {
         targets=TARGETS, noticed=EMPTY, look="so", wrong_decode=[CANDIDATES],
     ),
     "classify": Case(
-        "classify", LABELED, TEXTS, {**LETTERS, "model.ngrams.order": 0, "data.max_tokens": 40}, [{"top": 1}, {"top": 2}],
+        "classify", LABELED, TEXTS, WIDER, [{"top": 1}, {"top": 2}],
         label_of, lines, labels_metrics, check=check_labels, targets=["pos", "neg", "pos", "neg"],
         pair=("two texts", "texts", "labels"), unknown="'a label' is no label of this run; it has neg, pos",
         noticed=[
