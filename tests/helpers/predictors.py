@@ -95,6 +95,7 @@ TEXTS = ["so good", "so bad", "a very good day", "bad"]
 GREEDY: Decode = {"kind": "greedy", "max_tokens": 5}
 BEAM: Decode = {"kind": "beam", "beam": 3, "nbest": 2, "max_tokens": 6, "length_penalty": 0.5}
 SAMPLE: Decode = {"kind": "sample", "seed": 3, "nbest": 2, "max_tokens": 5, "temperature": 0.8}
+SOME: Decode = {**SAMPLE, "nbest": 3, "top_k": 9, "top_p": 0.9, "min_p": 0.02}  # samples of some tokens
 RULES: Decode = {"kind": "greedy", "max_tokens": 7, "min_tokens": 3, "repetition_penalty": 1.3}
 NO_SPLIT = {"split": True}, "has no sentences"
 CANDIDATES = {"nbest": 2, "kind": "greedy"}, "decode.nbest is 2 but greedy finds one"
@@ -242,7 +243,10 @@ TRANSLATIONS = [
 TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
 CNN = {key: value for key, value in SEQ2SEQ.items() if key != "model.inner"} | {"model.family": "cnn"}
+WIDER = {"model.size": "tiny", "tokenizer.kind": "char", "train.tokens": 200, "model.ngrams.order": 0}  # packed weights
+WIDER |= {"data.max_tokens": 40}
 NAT = {**SEQ2SEQ, "decode.max_tokens": 0}  # lengths of their own, below the limit
+BYTES = {"tokenizer.kind": "byte"}  # a larger vocabulary
 T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
 TARGETS = ["A", "SO", "", "B D"]
 EMPTY = [("", "", "", {"score": None, "pieces": []}), (" ", "", "", {})]  # without a warning
@@ -341,7 +345,7 @@ DETR |= {"model.decoder_layers": 2, "model.stem": 8, "model.stages": [8, 16], "d
 DETR |= {"decode.threshold": 0.0, "decode.top": 5}
 ENCODER = {"image": 16, "patch": 8, "width": 24, "layers": 1, "pool": "first"}
 CAPTIONER = {key: value for key, value in LETTERS.items() if key not in ("model.size", "model.heads")}
-CAPTIONER |= {f"model.encoder.{name}": value for name, value in ENCODER.items()} | {"decode.max_tokens": 8}
+CAPTIONER |= BYTES | {f"model.encoder.{name}": value for name, value in ENCODER.items()} | {"decode.max_tokens": 8}
 TOWER = {"width": 16, "heads": 2, "layers": 1, "inner": 24}
 CLIP = {f"model.{side}.{name}": value for side in ("source", "text") for name, value in TOWER.items()}
 CLIP |= {
@@ -510,12 +514,12 @@ CASES = {
     "language": Case(
         "language", LINES, ["so", "", "a very good", "bad d"],
         {**LETTERS, "model.positions.tokens": 128, "data.max_tokens": 120, "decode.add_start": True, "decode.max_tokens": 6},
-        [GREEDY, BEAM, SAMPLE, RULES, {**GREEDY, "stop": ["oo", "zz"]}, {**GREEDY, "add_start": False}],
+        [GREEDY, BEAM, SAMPLE, SOME, RULES, {**GREEDY, "stop": ["oo", "zz"]}, {**GREEDY, "add_start": False}],
         texts_of, json_lines, language_metrics, check=check_completion, whole=True, look=" good",
         wrong_decode=[({"stop": [""]}, "decode.stop has an empty string"), CANDIDATES],
     ),
     "translate": Case(
-        "translate", PAIRS, TEXTS, SEQ2SEQ, TRANSLATIONS, texts_of, two_files, text_metrics, check=check_translation,
+        "translate", PAIRS, TEXTS, {**SEQ2SEQ, **BYTES}, [*TRANSLATIONS, SOME], texts_of, two_files, text_metrics, check=check_translation,
         targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[
             CANDIDATES, ({"temperature": 0}, "decode.temperature is 0; expected more than 0"),
@@ -556,7 +560,7 @@ CASES = {
         targets=TARGETS, noticed=EMPTY, look="so", wrong_decode=[CANDIDATES],
     ),
     "classify": Case(
-        "classify", LABELED, TEXTS, {**LETTERS, "model.ngrams.order": 0, "data.max_tokens": 40}, [{"top": 1}, {"top": 2}],
+        "classify", LABELED, TEXTS, WIDER, [{"top": 1}, {"top": 2}],
         label_of, lines, labels_metrics, check=check_labels, targets=["pos", "neg", "pos", "neg"],
         pair=("two texts", "texts", "labels"), unknown="'a label' is no label of this run; it has neg, pos",
         noticed=[

@@ -144,6 +144,13 @@ def test_a_negative_number_of_candidates_is_refused(load):
             load(name).predict_requests([request])
 
 
+def test_a_batch_is_a_number_in_any_form(load):
+    wanted = load("classify-bert").predict(TEXTS, top=0)
+    assert all(load("classify-bert").predict(TEXTS, top=0, batch=batch) == wanted for batch in (2, 2.0, "2"))
+    with pytest.raises(UserError, match=r"decode\.batch is"):
+        load("classify-bert").predict(TEXTS, batch=2.5)
+
+
 def test_a_strategy_that_the_family_does_not_declare_is_refused(load, monkeypatch):
     from regard.families import transformer
 
