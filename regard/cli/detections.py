@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import atomic_write, json_line
-from ..formats.coco_results import Row, coco_results
 from .files import file_results, free_name
 from .inputs import InputFile
 
 if TYPE_CHECKING:
+    from ..formats.coco_results import Row
     from ..tasks.detect.task import DetectPredictor
     from ..tasks.requests import DetectResult
 
@@ -32,13 +32,16 @@ def save_detections(
 
     `coco` gets every object, whatever its score, as average precision needs them, unless decode.threshold is given.
     """
+    from ..formats.coco_results import coco_results
+
     if predictor.run.task != "detect":
         raise UserError(f"--coco and --draw are for runs of the task detect, and this one is of {predictor.run.task}")
     threshold = predictor.run.decode.threshold
     if coco is not None and not threshold_given:
         decode = predictor.run.decode.model_copy(update={"threshold": 0.0})
         predictor.run = predictor.run.model_copy(update={"decode": decode})
-    rows, names = list[Row](), set[str]()
+    rows: list[Row] = []
+    names: set[str] = set()
     for entry, request, result in file_results(predictor, sources):
         if isinstance(result, UserError):
             print(f"regard: {result}", file=sys.stderr)

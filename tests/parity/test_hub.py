@@ -98,7 +98,7 @@ def test_loading_by_name(cache, llama, capsys):
     for name in ("org/name", "org/name@main", f"org/name@{FIRST}", "hf://org/name"):
         assert regard.load(name, device="cpu").predict(["the cat", "a"], max_tokens=5) == expected
     source = find_model("org/name")
-    assert (source.kind, source.commit, source.name) == ("huggingface", FIRST, f"hf://org/name@{FIRST}")
+    assert (source.format, source.commit, source.name) == ("huggingface", FIRST, f"hf://org/name@{FIRST}")
     assert main(["predict", "org/name", "--prompt", "the cat", "decode.max_tokens=5", "device=cpu"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == expected[0].rstrip("\n")
     assert main(["eval", "org/name"]) == 2
@@ -131,7 +131,7 @@ def test_a_gguf_file_and_a_run_of_the_hub(cache, tmp_path):
     gguf_files.write(tmp_path / "files/parts/y.gguf", fields, gguf_files.tensors(model, "llama"), parts=2)
     cache.add("org/gguf", FIRST, tmp_path / "files")
     source = find_model("org/gguf/x.gguf")
-    assert (source.kind, source.commit, source.path.name) == ("gguf", FIRST, "x.gguf")
+    assert (source.format, source.commit, source.path.name) == ("gguf", FIRST, "x.gguf")
     expected = regard.load(source.path, device="cpu").predict("a", max_tokens=4)
     for name in ("org/gguf/x.gguf", f"org/gguf/parts/y-00001-of-00002.gguf@{FIRST}"):
         assert regard.load(name, device="cpu").predict("a", max_tokens=4) == expected
