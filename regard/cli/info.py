@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from ..config.merge import flatten
-from ..config.run_folder import is_run, read_run
 from ..errors import UserError
 from ..files import json_line
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
     """A record of a run folder; weights are counted, not loaded."""
+    from ..config.run_folder import is_run, read_run  # its settings take 30 ms, which completion and --help would wait
+
     if not is_run(folder):
         raise UserError(f"{folder} is not a run folder: it has no run.json; give one that `regard train` wrote")
     about = read_run(folder)
@@ -59,6 +59,8 @@ def _history(folder: Path) -> dict[str, Any]:
 
 def print_info(run: str, as_json: bool) -> None:
     """Print the record, as JSON or as lines."""
+    from ..config.merge import flatten
+
     facts = describe_run(Path(run))
     if as_json:
         print(json_line(facts))

@@ -21,8 +21,6 @@ from ..config.types import Base
 from ..data.files.lines import TextLines
 from ..errors import UserError
 from ..files import atomic_write, read_json, write_json
-from ..training.lock import RunLock
-from .launch import check_free
 from .pretrained import read_settings
 from .work import distill, open_aligner, run_training
 
@@ -200,6 +198,8 @@ def run_stages(
     recipe: str | None, changes: Mapping[str, Any], *, out: Path, resume: bool, report: Report, progress: bool = False
 ) -> int:
     """Run all stages that are not done; return the signal that stopped a training, or 0."""
+    from ..training.lock import RunLock
+
     recipe, settings = _begin(recipe, dict(flatten(changes)), out, resume)
     stages = plan(recipe, settings, out)
     with RunLock(out):
@@ -221,6 +221,8 @@ def run_stages(
 
 def _begin(recipe: str | None, settings: dict[str, Any], out: Path, resume: bool) -> tuple[str, dict[str, Any]]:
     """The recipe and the settings of the pipeline in `out`, which is created unless it is resumed."""
+    from .launch import check_free  # the loop and the tasks, which --show does not need
+
     if not resume:
         assert recipe is not None
         if (out / FILE).is_file():
