@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.threads import VARIABLES, wait_passively
+from regard.threads import VARIABLES, limit_spinning
 
 if TYPE_CHECKING:  # they import torch, which must not be imported before the threads are told how to wait
     from .report import Report, Section
@@ -93,7 +93,7 @@ def run_training(name: str, variables: Mapping[str, str], size: str) -> dict[str
 
 def train(name: str, size: str, steps: int) -> dict[str, Any]:
     """Train in this process."""
-    if name == OURS and not wait_passively():
+    if name == OURS and not limit_spinning():
         raise RuntimeError("torch was imported too early")
     import torch
 

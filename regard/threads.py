@@ -3,18 +3,21 @@
 import os
 import sys
 
-# 20 steps of `dates`, two threads on two cores with a load of 8 to 12 from other programs, seconds in two rounds:
-# passive 14 and 13, 100 spins 12 and 11, 1000 spins 13 and 16, 10,000 spins 27 and 33, OpenMP's default 161, one thread
-# 10 and 9. So spins of any useful length cost time there; `passive` is understood by OpenMP of other systems too.
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # a user's own setting of any of them wins
 
+# 40 steps of `dates`, two threads on two cores, seconds on quiet cores and beside three busy loops
+# (`python -m benchmarks threads`): OpenMP's default 3.4 and 28, one thread 4.4 and 8.7, no spins 4.7 and 10.8,
+# 500 spins 4.0 and 10.2, 2,000 spins 3.5 and 10.8. Few spins keep the speed of quiet cores and lose little on busy
+# ones. GNU's OpenMP, which torch has on Linux, counts spins; others know only the policy.
+SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "2000"}
 
-def wait_passively() -> bool:
-    """Let waiting threads sleep instead of spin; True if that was set. Programs call it first, `import regard` never.
+
+def limit_spinning() -> bool:
+    """Let waiting threads spin briefly, then sleep; True if that was set. Programs call it first, imports never.
 
     OpenMP reads the variables once, when torch is imported; later it is too late, and nothing is set.
     """
     if "torch" in sys.modules or any(name in os.environ for name in VARIABLES):
         return False
-    os.environ["OMP_WAIT_POLICY"] = "passive"
+    os.environ |= SETTINGS
     return True

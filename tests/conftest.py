@@ -8,9 +8,9 @@ from pathlib import Path
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when transformers is first imported
 os.environ.setdefault("MPLCONFIGDIR", str(Path("~/.cache/matplotlib").expanduser()))  # below, the cache moves away
 
-from regard.threads import wait_passively
+from regard.threads import limit_spinning
 
-wait_passively()  # before torch is imported
+limit_spinning()  # before torch is imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -10,7 +10,7 @@ import typer
 from ..errors import UserError
 from ..files import check_picture_path, json_line
 from ..progress import track
-from ..threads import wait_passively
+from ..threads import limit_spinning
 from .arguments import QUIET, add_options, parse_settings, split_arguments
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
@@ -354,5 +354,5 @@ def list_all(as_json: AsJson = False) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    wait_passively()
+    limit_spinning()
     return run_app(app, "regard", sys.argv[1:] if arguments is None else arguments)

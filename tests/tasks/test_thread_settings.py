@@ -1,4 +1,4 @@
-"""Threads: programs let them wait passively, and the key `threads` sets their number, which determines the bytes."""
+"""Threads: programs let them spin briefly, and the key `threads` sets their number, which determines the bytes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from regard.config.run_folder import read_run
 from regard.device import kept_threads, use_threads
 from regard.errors import UserError
 from regard.runs import load as loading
-from regard.threads import VARIABLES, wait_passively
+from regard.threads import SETTINGS, VARIABLES, limit_spinning
 from regard.training import curves
 
 OLD = Path(__file__).parents[1] / "old"
@@ -49,25 +49,25 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
 
 
-def test_threads_wait_passively(fresh: None) -> None:
-    assert wait_passively() and os.environ["OMP_WAIT_POLICY"] == "passive"
-    assert not wait_passively()  # it is set now
+def test_threads_limit_spinning(fresh: None) -> None:
+    assert limit_spinning() and {name: os.environ[name] for name in SETTINGS} == SETTINGS
+    assert not limit_spinning()  # it is set now
 
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_a_setting_of_the_user_wins(fresh: None, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "active")
-    assert not wait_passively() and {key: os.environ.get(key) for key in VARIABLES if key in os.environ} == {
+    assert not limit_spinning() and {key: os.environ.get(key) for key in VARIABLES if key in os.environ} == {
         name: "active"
     }
 
 
 def test_nothing_is_set_after_torch_is_imported(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert not wait_passively() and not set(VARIABLES).intersection(os.environ)
+    assert not limit_spinning() and not set(VARIABLES).intersection(os.environ)
 
 
-def test_the_tests_wait_passively() -> None:
+def test_the_tests_limit_spinning() -> None:
     assert set(VARIABLES).intersection(os.environ)
 
 
