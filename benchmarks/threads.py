@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.threads import VARIABLES, limit_spinning
 
-if TYPE_CHECKING:  # they import torch, which must not be imported before the threads are told how to wait
+if TYPE_CHECKING:  # they import torch, which reads how threads wait when it is imported
     from .report import Report, Section
 
 SIZES = ("tiny", "small")  # that of the recipe first
