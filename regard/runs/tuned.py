@@ -19,6 +19,7 @@ from ..config.merge import one_of
 from ..config.run import Run
 from ..config.run_folder import read_run
 from ..data.tables.columns import ColumnRule
+from ..decode.engine.answer import Answer
 from ..errors import UserError
 from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
@@ -203,7 +204,7 @@ class AdapterSwitch(AnyPredictor):
 
     def __getitem__(self, name: str) -> AnyPredictor:
         if name not in self.predictors:
-            raise UserError(f"there is no tuned run {name!r} over this base; {one_of(name, list(self.predictors))}")
+            raise unknown_adapter(name, self.predictors)
         return self.predictors[name]
 
     def use(self, name: str) -> "AdapterSwitch":
@@ -231,6 +232,23 @@ class AdapterSwitch(AnyPredictor):
             predictor = self[requests[indices[0]].adapter or default]
             results |= zip(indices, predictor.predict_requests(group, batch), strict=True)
         return [results[i] for i in range(len(requests))]
+
+    def predict_each(self, requests: Sequence[Request], batch: int | None = None) -> list[Result | BaseException]:
+        """Each request goes to the engine of its adapter."""
+        results: dict[int, Result | BaseException] = {}
+        default = self.name
+        for indices in group_indices(requests, lambda request: request.adapter or default):
+            name = requests[indices[0]].adapter or default
+            if name not in self.predictors:
+                results |= {i: unknown_adapter(name, self.predictors) for i in indices}
+                continue
+            group = [replace(requests[i], adapter=None) for i in indices]
+            results |= zip(indices, self[name].predict_each(group, batch), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def submit(self, request: Request, seconds: float | None = None) -> Answer[Result]:
+        """Start a request in the engine of its adapter."""
+        return self[request.adapter or self.name].submit(replace(request, adapter=None), seconds)
 
     def record(self, request: Request, result: Result) -> Record:
         return self[request.adapter or self.name].record(request, result)
@@ -286,3 +304,8 @@ class AdapterSwitch(AnyPredictor):
         if "predictors" not in self.__dict__:  # while it is copied
             raise AttributeError(name)
         return getattr(self.__dict__["predictors"][self.__dict__["name"]], name)
+
+
+def unknown_adapter(name: str, known: Iterable[str]) -> UserError:
+    """The error for an adapter that is not loaded."""
+    return UserError(f"there is no tuned run {name!r} over this base; {one_of(name, list(known))}")

@@ -3,8 +3,10 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
@@ -16,6 +18,9 @@ from ..data.sources.data_files import evaluation_files
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES
 from ..decode import Ensemble
+from ..decode.engine.answer import Answer, Emit
+from ..decode.engine.engine import Engine
+from ..decode.engine.jobs import Call, ModelContext
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..html import html_table
@@ -33,6 +38,8 @@ Item = TypeVar("Item")  # the input of a prediction: a text, or the words of a s
 RequestType = TypeVar("RequestType", bound=Request)
 ResultType = TypeVar("ResultType", bound=Result)
 PlainResult: TypeAlias = Any  # a text, label, number or record, or a list of them, depending on the arguments
+
+ENGINE_LOCK = Lock()
 
 
 class Predictor(ABC, Generic[Item, RequestType, ResultType]):
@@ -54,6 +61,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     with_baselines = True  # an evaluation also reports baselines, if there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
     folder_of_run: Path | None = None  # the run folder that it was loaded from
+    window = 1 << 16  # requests whose inputs are in memory at once
+    _engine: Engine | None = None  # with the first request
 
     # --- requests and results ------------------------------------------------------------------------------------
 
@@ -61,9 +70,46 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def requests(self, items: Iterable[Item], details: bool = False, **decode: object) -> list[RequestType]:
         """The requests for the arguments of `predict`; `decode` takes the names of decode.*."""
 
-    @abstractmethod
+    async def answer(self, request: RequestType, emit: Emit | None = None) -> ResultType:
+        """The result of one request: a coroutine that awaits jobs of the engine. `emit` gets parts of it as they come.
+
+        By default it shares one call of `predict_batch` with the requests beside it.
+        """
+        result: ResultType = await Call(self.predict_batch, request)
+        return result
+
+    def predict_batch(self, requests: Sequence[RequestType], batch: int | None = None) -> list[ResultType]:
+        """The result of every request, in order, for tasks without an `answer` of their own."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method `answer` or `predict_batch`")
+
     def predict_requests(self, requests: Sequence[RequestType], batch: int | None = None) -> list[ResultType]:
         """The result of every request, in order. `batch` is the number of texts per batch (decode.batch)."""
+        starts = (partial(self.answer, request) for request in requests)
+        return [answer.result() for answer in self.engine.run(starts, fail_fast=True, batch=batch)]
+
+    def predict_each(
+        self, requests: Sequence[RequestType], batch: int | None = None
+    ) -> list[ResultType | BaseException]:
+        """The result of every request, in order, or its error: an invalid request does not affect the others."""
+        answers = self.engine.run((partial(self.answer, request) for request in requests), batch=batch)
+        return [answer.result() if answer.error is None else answer.error for answer in answers]
+
+    def submit(self, request: RequestType, seconds: float | None = None) -> Answer[ResultType]:
+        """Start a request; it is canceled after `seconds`. Iterate the answer for its parts, or wait for its result."""
+        return self.engine.submit(partial(self.answer, request), seconds=seconds)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, which lives as long as the predictor; all threads share it."""
+        if self._engine is None:
+            with ENGINE_LOCK:
+                if self._engine is None:
+                    self._engine = Engine(self.engine_context(), window=self.window)
+        return self._engine
+
+    def engine_context(self) -> ModelContext:
+        """The model and its limits, as the jobs of the engine use them."""
+        return ModelContext(self.model, self.device, batch=getattr(self.run.decode, "batch", 1))
 
     @abstractmethod
     def record(self, request: RequestType, result: ResultType) -> Record:
@@ -105,7 +151,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def with_model(self, model: nn.Module) -> Self:
         """A copy of this predictor with another model. Subclasses rebuild what depends on the model."""
         other = copy.copy(self)
-        other.model = model
+        other.model, other._engine = model, None
         return other
 
     def muted(self, heads: str) -> Self:

@@ -316,10 +316,12 @@ def test_threads_get_what_each_gets_alone(name: str, tmp_path: Path) -> None:
 
     def work(seed: int) -> list[int]:
         chosen = random.Random(seed).choices(range(len(calls)), k=4)
-        return [number for number in chosen if calls[number]() != wanted[number]]
+        for number in chosen:
+            same(calls[number](), wanted[number])  # threads share batches, so numbers differ by rounding
+        return chosen
 
     with quick_switches(), ThreadPoolExecutor(8) as pool:
-        assert [*pool.map(work, range(8))] == [[]] * 8
+        assert all(len(chosen) == 4 for chosen in pool.map(work, range(8)))
 
 
 @cases_with(lambda name: CASES[name].task in STREAMING)

@@ -1,31 +1,35 @@
-"""The generator: one engine for every model that writes token by token.
+"""The generator: the searches of one model that writes token by token.
 
 `submit` a request and get its handle. `drain` runs all waiting requests in closed batches with equal settings, for
-offline prediction. `step` runs an open batch (continuous batching), for streaming and serving: requests join and leave
-it while others run. Results are the same either way, and never depend on other requests.
+offline prediction. `tick` runs an open batch (continuous batching), for streaming and serving: requests join and leave
+it while others run. Results are the same either way, and never depend on other requests; neither do failures.
 
-A lock guards the generator: one thread may use handles while another calls `step`.
+A lock guards the generator: one thread may use handles while another calls `tick`.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from threading import Lock, get_ident
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...data.loading.sampler import sorted_batches
 from ...errors import UserError
 from ...families.protocols import TokenModel
 from ...progress import track
-from ..search.beam import Hypothesis, OpenCache
+from ..search.beam import Hypothesis
 from ..search.constraints import Constraints, ConstraintTokenizer
 from ..search.filters import Filter
 from ..search.texts import added_text
 from .closed_batch import run_search
 from .open_batch import OpenBatch, Prefill
 from .requests import Finish, SearchRequest, SettingsBuilder, pad_prompts
+
+MAX_OVERTAKES = 32  # requests that may pass one that waits for more rows; then rows are kept free for it
+PREFILL_BUDGET = (
+    4096  # the most tokens, frames or patches of prompts and sources that one step reads; one may be longer
+)
 
 
 class Handle:
@@ -36,16 +40,19 @@ class Handle:
         self.tokens: list[int] = []  # of the best hypothesis so far, without END
         self.done = False
         self.finish: Finish | None = None  # why it ended; None also if no token was possible
+        self.hypotheses: list[Hypothesis] = []
+        self.error: BaseException | None = None
+        self.owner: object = None  # set by the scheduler
+        self.sent = 0  # tokens that the listener has
         self._generator = generator
-        self._error: BaseException | None = None
-        self._found: list[Hypothesis] = []
+        self._listener: Callable[[list[int]], None] | None = getattr(request, "listener", None)
 
     def __iter__(self) -> Iterator[int]:
         sent, done = 0, False
         while not done:
             with self._generator.lock:
                 if sent == len(self.tokens) and not self.done:
-                    self._step()
+                    self._generator.step()
                 new, done = self.tokens[sent:], self.done
             yield from new
             sent += len(new)
@@ -56,36 +63,38 @@ class Handle:
         while not self.done:
             with self._generator.lock:  # only for a step: other threads may submit and cancel meanwhile
                 if not self.done:
-                    self._step()
+                    self._generator.step()
         self._raise_error()
-        return self._found
+        return self.hypotheses
 
     def complete(self, hypotheses: list[Hypothesis]) -> None:
         """Called by the generator at the end."""
-        self._found, self.tokens = hypotheses, hypotheses[0].tokens if hypotheses else self.tokens
+        self.hypotheses, self.tokens = hypotheses, hypotheses[0].tokens if hypotheses else self.tokens
         self.finish = self._generator.finish_of(self.request, hypotheses[0]) if hypotheses else None
         self.done = True
 
     def fail(self, error: BaseException) -> None:
-        """Called by the generator when the model failed."""
-        self._error, self.done = error, True
+        """Called by the generator when this request failed."""
+        self.error, self.done = error, True
 
     def cancel(self) -> None:
         """Cancel the request."""
         self._generator.cancel(self)
 
-    def _step(self) -> None:
-        """Step the generator. Failures of other requests are left to their handles."""
-        failures = self._generator.failures
+    def notify(self) -> None:
+        """Give new tokens to the listener. A listener that fails ends its request."""
+        if self._listener is None or self.sent == len(self.tokens):
+            return
+        new, self.sent = self.tokens[self.sent :], len(self.tokens)
         try:
-            self._generator.step()
-        except Exception:
-            if self.done or self._generator.failures == failures:
-                raise
+            self._listener(new)
+        except Exception as error:
+            self.cancel()
+            self.fail(error)
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            raise RuntimeError(f"the generator failed: {self._error}") from self._error
+        if self.error is not None:
+            raise RuntimeError(f"the generator failed: {self.error}") from self.error
 
 
 class Generator:
@@ -107,7 +116,8 @@ class Generator:
         `context`: the most tokens that the model can read. `tokenizer` is needed for stop strings and constraints.
         """
         self.rows, self.capacity, self.context = rows, capacity, context
-        self.lock, self.failures = FairLock(), 0  # `failures`: requests that failed so far
+        self.lock = FairLock()
+        self._overtakes = 0  # requests that have passed the first waiting one
         softmax = not getattr(model, "returns_scores", False)
         self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer, softmax)
         self._prefill = Prefill(model, context)
@@ -145,34 +155,73 @@ class Generator:
             handle.done, handle.finish = True, "canceled"
 
     def step(self) -> None:
-        """Admit requests into the open batch and generate one token for each of its rows. Without one: drain."""
+        """One token for every row of the open batch. Without one: drain."""
         if self.capacity is None:
-            return self.drain()
+            self.drain()
+        else:
+            self.tick()
+
+    def tick(self) -> list[Handle]:
+        """Admit requests into the open batch and generate one token for each of its rows; return finished requests.
+
+        If that fails, all of them run alone: the others get the same tokens as before.
+        """
         with self.lock, torch.no_grad():
             entering = self._next_handles()
-            read = self._read_prompts(entering)
+            handles = [*self._batch.handles, *entering]
             try:
-                if read is not None:
+                if entering:
+                    room = self._batch.prefill_room(max(len(handle.request.prompt) for handle in entering))
+                    read = self._prefill.read([handle.request for handle in entering], room)
                     self._batch.admit(entering, *read)
                 self._batch.advance()
-            except BaseException as error:
-                self._fail([*entering, *self._batch.handles], error)
+            except Exception:
                 self._batch = self._new_batch()
-                raise
+                for handle in handles:
+                    handle.done = False
+                    self._run_halves([handle])
+            for handle in handles:
+                handle.notify()
+            return [handle for handle in handles if handle.done]
 
     def drain(self) -> None:
         """Run until all requests are done."""
         with self.lock:
             if not self._batch.searches:
-                try:
-                    self._run_closed_batches()
-                except BaseException as error:
-                    self._fail(self._waiting, error)
-                    raise
-                finally:
-                    self._waiting.clear()
-            while self._waiting or self._batch.searches:
-                self.step()
+                for _ in track(self.closed_batches(), "texts written", self.waiting, len):
+                    pass
+            while self.busy:
+                self.tick()
+
+    def closed_batches(self) -> Iterator[list[Handle]]:
+        """Run all waiting requests in batches with equal settings; yield each batch when it is done."""
+        with self.lock:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        groups: dict[Hashable, list[Handle]] = {}
+        for handle in waiting:
+            groups.setdefault(handle.request.agreement(), []).append(handle)
+        for handles in groups.values():
+            for indices in sorted_batches([handle.request.length for handle in handles], rows=self.rows):
+                batch = [handles[i] for i in indices if not handles[i].done]
+                if batch:
+                    self._run_halves(batch)
+                    yield batch
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting requests."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """True while requests wait or run in the open batch."""
+        return bool(self._waiting or self._batch.searches)
+
+    @property
+    def running_rows(self) -> int:
+        """The rows of the open batch that are in use."""
+        return len(self._batch.used)
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -199,48 +248,41 @@ class Generator:
             )
 
     def _next_handles(self) -> list[Handle]:
-        """Requests to admit, in order of arrival. A request that needs more rows than are free blocks later ones."""
+        """Requests to admit, in order of arrival, within the budget of a prefill.
+
+        Narrow requests pass one that needs more rows than are free, but not more than MAX_OVERTAKES times.
+        """
         handles: list[Handle] = []
-        free = self._batch.free
-        while self._waiting and self._waiting[0].request.width <= free:
-            if handles and source_tensor_kind(handles[0]) != source_tensor_kind(self._waiting[0]):
+        free, budget = self._batch.free, PREFILL_BUDGET
+        for handle in list(self._waiting):
+            first, cost = handle is self._waiting[0], handle.request.length + len(handle.request.prompt)
+            if handle.request.width > free:
+                if first and self._overtakes >= MAX_OVERTAKES:
+                    break
+                continue
+            if handles and (cost > budget or source_tensor_kind(handles[0]) != source_tensor_kind(handle)):
                 break
-            handles.append(self._waiting.popleft())
-            free -= handles[-1].request.width
+            self._overtakes = 0 if first else self._overtakes + 1
+            handles.append(handle)
+            self._waiting.remove(handle)
+            free, budget = free - handle.request.width, budget - cost
         return handles
 
-    def _read_prompts(self, handles: list[Handle]) -> tuple[OpenCache, Tensor] | None:
-        """The cache of these requests and the logits of their first tokens. A failure does not affect running ones."""
-        if not handles:
-            return None
-        room = self._batch.prefill_room(max(len(handle.request.prompt) for handle in handles))
+    def _run_halves(self, handles: list[Handle]) -> None:
+        """A closed batch. If it fails, its halves run: in the end one request fails, and no other."""
         try:
-            return self._prefill.read([handle.request for handle in handles], room)
-        except BaseException as error:
-            self._fail(handles, error)
-            raise
-
-    def _fail(self, handles: Iterable[Handle], error: BaseException) -> None:
-        for handle in handles:
-            if not handle.done:
-                handle.fail(error)
-                self.failures += 1
+            self._run_closed(handles)
+        except Exception as error:
+            if len(handles) == 1:
+                handles[0].fail(error)
+                return
+            middle = len(handles) // 2
+            self._run_halves(handles[:middle])
+            self._run_halves(handles[middle:])
 
     def _new_batch(self) -> OpenBatch:
         fixed = self._prefill.device.type == "cuda"
         return OpenBatch(self._model, self.rows, self.capacity or 0, self._builder, fixed)
-
-    def _run_closed_batches(self) -> None:
-        groups: dict[Hashable, list[Handle]] = {}
-        for handle in self._waiting:
-            groups.setdefault(handle.request.agreement(), []).append(handle)
-        batches = (
-            [handles[i] for i in indices]
-            for handles in groups.values()
-            for indices in sorted_batches([handle.request.length for handle in handles], rows=self.rows)
-        )
-        for batch in track(batches, "texts written", len(self._waiting), len):
-            self._run_closed(batch)
 
     def _run_closed(self, handles: list[Handle]) -> None:
         requests, device = [handle.request for handle in handles], self._prefill.device

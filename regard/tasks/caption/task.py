@@ -106,7 +106,7 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
             for image, constraint in zip(items, constraints, strict=True)
         ]
 
-    def predict_requests(self, requests: Sequence[CaptionRequest], batch: int | None = None) -> list[CaptionResult]:
+    def predict_batch(self, requests: Sequence[CaptionRequest], batch: int | None = None) -> list[CaptionResult]:
         self.refuse_adapters(requests)
         results: dict[int, CaptionResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):

@@ -39,9 +39,7 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         pairs = ((item[0], item[1] if len(item) > 1 else None) for item in self.as_items(items))
         return [MultiLabelRequest(text, top, pair, threshold) for text, pair in pairs]
 
-    def predict_requests(
-        self, requests: Sequence[MultiLabelRequest], batch: int | None = None
-    ) -> list[MultiLabelResult]:
+    def predict_batch(self, requests: Sequence[MultiLabelRequest], batch: int | None = None) -> list[MultiLabelResult]:
         self.refuse_adapters(requests)
         filled = [request for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts([item_of(request) for request in filled])

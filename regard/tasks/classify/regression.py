@@ -60,9 +60,7 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
             )
         return [RegressionRequest(*item) for item in self.as_items(items)]
 
-    def predict_requests(
-        self, requests: Sequence[RegressionRequest], batch: int | None = None
-    ) -> list[RegressionResult]:
+    def predict_batch(self, requests: Sequence[RegressionRequest], batch: int | None = None) -> list[RegressionResult]:
         self.refuse_adapters(requests)
         filled = [item_of(request) for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts(filled)

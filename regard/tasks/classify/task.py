@@ -72,7 +72,7 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         top = self.decode_settings(decode).top if decode else None
         return [ClassifyRequest(item[0], top, item[1] if len(item) > 1 else None) for item in self.as_items(items)]
 
-    def predict_requests(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
+    def predict_batch(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
         filled = [request for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts([item_of(request) for request in filled])

@@ -83,9 +83,7 @@ class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, Classif
         top = self.decode_settings(decode).top if decode else None
         return [ClassifyImageRequest(image, top) for image in items]
 
-    def predict_requests(
-        self, requests: Sequence[ClassifyImageRequest], batch: int | None = None
-    ) -> list[ClassifyResult]:
+    def predict_batch(self, requests: Sequence[ClassifyImageRequest], batch: int | None = None) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
         logprobs = self.label_logprobs([request.image for request in requests], batch)
         require_finite([float(row.sum()) for row in logprobs])

@@ -95,9 +95,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         settings = self.decode_settings(decode)
         return [ContrastiveRequest(item, settings.labels, settings.template, settings.top) for item in items]
 
-    def predict_requests(
-        self, requests: Sequence[ContrastiveRequest], batch: int | None = None
-    ) -> list[ClassifyResult]:
+    def predict_batch(self, requests: Sequence[ContrastiveRequest], batch: int | None = None) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
         vectors, notices = self.vectors([request.item for request in requests], batch)
         label_vectors: dict[tuple[tuple[str, ...], str], Tensor] = {}

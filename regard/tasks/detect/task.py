@@ -89,7 +89,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         threshold, top = (settings.threshold, settings.top) if settings else (None, None)
         return [DetectRequest(image, threshold, top) for image in items]
 
-    def predict_requests(self, requests: Sequence[DetectRequest], batch: int | None = None) -> list[DetectResult]:
+    def predict_batch(self, requests: Sequence[DetectRequest], batch: int | None = None) -> list[DetectResult]:
         self.refuse_adapters(requests)
         size, results = batch or self.run.decode.batch, list[DetectResult]()
         for first in range(0, len(requests), size):  # so that few images are in memory

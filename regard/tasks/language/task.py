@@ -104,7 +104,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         shared |= {"strategy": strategy_from(settings), "rules": TokenRules.of(settings), "details": details}
         return [LanguageRequest(prompt, **shared) for prompt in items]
 
-    def predict_requests(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
+    def predict_batch(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
         self.refuse_adapters(requests)
         results: dict[int, LanguageResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):

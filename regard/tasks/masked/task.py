@@ -48,7 +48,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         top = self.decode_settings(decode).top if decode else None
         return [MaskedRequest(text, top) for text in as_texts(items)]
 
-    def predict_requests(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
+    def predict_batch(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
         self.refuse_adapters(requests)
         self._require_head()
         mask = Masker(self.tokenizer, self.run.data).mask

@@ -114,7 +114,7 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
             requests.append(MultitaskRequest(item.modality, item.value, **{**shared, **fields, **task}))  # type: ignore[arg-type]
         return requests
 
-    def predict_requests(self, requests: Sequence[MultitaskRequest], batch: int | None = None) -> list[MultitaskResult]:
+    def predict_batch(self, requests: Sequence[MultitaskRequest], batch: int | None = None) -> list[MultitaskResult]:
         self.refuse_adapters(requests)
         results: dict[int, MultitaskResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):

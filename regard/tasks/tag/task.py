@@ -75,7 +75,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
             for sentence in as_sentences(items)
         ]
 
-    def predict_requests(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
+    def predict_batch(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
         self.refuse_adapters(requests)
         parsed = [self._parse(number, request.sentence) for number, request in enumerate(requests)]
         sentence_logprobs = self._logprobs([words for _, words in parsed], batch)

@@ -115,9 +115,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         pairs = zip(items, constraints, strict=True)
         return [TranscribeRequest(sound, **shared, **constraint._asdict()) for sound, constraint in pairs]
 
-    def predict_requests(
-        self, requests: Sequence[TranscribeRequest], batch: int | None = None
-    ) -> list[TranscribeResult]:
+    def predict_batch(self, requests: Sequence[TranscribeRequest], batch: int | None = None) -> list[TranscribeResult]:
         self.refuse_adapters(requests)
         results: dict[int, TranscribeResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):

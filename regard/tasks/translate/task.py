@@ -120,7 +120,7 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
         """The strategy of requests with these settings."""
         return self.strategy(settings)
 
-    def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
+    def predict_batch(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
         self.refuse_adapters(requests)
         results: dict[int, TranslateResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
