@@ -45,6 +45,8 @@ LEVELS = [
     ["decode.engine"],
     ["decode.parallel", "decode"],
     ["training"],
+    ["messages"],
+    ["modalities"],
     ["tasks"],
     ["measure"],
     ["formats"],

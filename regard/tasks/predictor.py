@@ -2,12 +2,12 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,26 +18,33 @@ from ..data.sources.data_files import evaluation_files
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES
 from ..decode import Ensemble
+from ..decode.engine.activity import Start
 from ..decode.engine.answer import Answer, Emit
 from ..decode.engine.engine import Engine
-from ..decode.engine.jobs import Call, ModelContext
+from ..decode.engine.jobs import Call, ModelContext, Program
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..html import html_table
 from ..look import AttentionView, Which
 from ..look.states import Layers, hidden_states
+from ..messages.base import Request, Result, to_json
+from ..messages.verbs import LayerAttention, LookRequest, LookResult, ScoreRequest, ScoreResult
 from ..metrics.labels import BootstrapResult
 from ..parts import Inputs
 from ..processors.base import Processor
 from .base import Metrics, Record
 from .notices import warn_once
-from .requests import Request, Result
 from .saving import save_predictor
 
 Item = TypeVar("Item")  # the input of a prediction: a text, or the words of a sentence
 RequestType = TypeVar("RequestType", bound=Request)
 ResultType = TypeVar("ResultType", bound=Result)
 PlainResult: TypeAlias = Any  # a text, label, number or record, or a list of them, depending on the arguments
+
+R = TypeVar("R")
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A", bound=Result)
+Coroutines: TypeAlias = Callable[[Q, Emit | None], Program[A]]  # the coroutine that answers a request
 
 ENGINE_LOCK = Lock()
 
@@ -48,6 +55,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     Predictors are re-entrant: threads may call all methods of one predictor at the same time.
     """
 
+    request_type: ClassVar[type[Request]]  # what `answer` takes and gives
+    result_type: ClassVar[type[Result]]
     run: Run
     model: Any  # an nn.Module with the methods that its task calls; Python cannot type both at once
     device: torch.device
@@ -82,21 +91,55 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The result of every request, in order, for tasks without an `answer` of their own."""
         raise NotImplementedError(f"{type(self).__name__} needs a method `answer` or `predict_batch`")
 
+    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The coroutine behind `look`."""
+        raise NotImplementedError
+
+    async def answer_look(self, request: LookRequest, emit: Emit | None = None) -> LookResult:
+        """The attention of an item."""
+        return look_result(await self.view(request.item.value, request.target, request.layer))
+
+    async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
+        """The probability of a known target."""
+        raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
+
     def predict_requests(self, requests: Sequence[RequestType], batch: int | None = None) -> list[ResultType]:
-        """The result of every request, in order. `batch` is the number of texts per batch (decode.batch)."""
-        starts = (partial(self.answer, request) for request in requests)
-        return [answer.result() for answer in self.engine.run(starts, fail_fast=True, batch=batch)]
+        """The result of every request, in order. `batch` is the number of items per batch (decode.batch)."""
+        return self.run_all(self.answer, requests, batch)
 
     def predict_each(
         self, requests: Sequence[RequestType], batch: int | None = None
     ) -> list[ResultType | BaseException]:
         """The result of every request, in order, or its error: an invalid request does not affect the others."""
-        answers = self.engine.run((partial(self.answer, request) for request in requests), batch=batch)
+        answers = self.engine.run((self.start(self.answer, request) for request in requests), batch=batch)
         return [answer.result() if answer.error is None else answer.error for answer in answers]
 
     def submit(self, request: RequestType, seconds: float | None = None) -> Answer[ResultType]:
         """Start a request; it is canceled after `seconds`. Iterate the answer for its parts, or wait for its result."""
-        return self.engine.submit(partial(self.answer, request), seconds=seconds)
+        return self.engine.submit(self.start(self.answer, request), seconds=seconds)
+
+    def run_all(self, answer: Coroutines[Q, A], requests: Iterable[Q], batch: int | None = None) -> list[A]:
+        """The results of coroutines for requests, in order; the first mistake ends all of them."""
+        starts = (self.start(answer, request) for request in requests)
+        return [done.result() for done in self.engine.run(starts, fail_fast=True, batch=batch)]
+
+    def run_programs(self, programs: Iterable[Program[R]]) -> list[R]:
+        """The results of coroutines, in order; the first mistake ends all of them."""
+        starts = (lambda emit, program=program: program for program in programs)
+        return [done.result() for done in self.engine.run(starts, fail_fast=True)]
+
+    def start(self, answer: Coroutines[Q, A], request: Q) -> Start[A]:
+        """Begins the coroutine of a request. One that names an adapter is refused: this predictor has one model."""
+
+        def begin(emit: Emit | None) -> Program[A]:
+            if (adapter := request.adapter) is not None:
+                raise UserError(
+                    f"a request names the adapter {adapter!r}, but this predictor has none; load tuned runs "
+                    "over their base: regard.load(base, tune={name: folder})"
+                )
+            return answer(request, emit)
+
+        return begin
 
     @property
     def engine(self) -> Engine:
@@ -104,16 +147,16 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         if self._engine is None:
             with ENGINE_LOCK:
                 if self._engine is None:
-                    self._engine = Engine(self.engine_context(), window=self.window)
+                    self._engine = Engine(self.context_of_model(), window=self.window)
         return self._engine
 
-    def engine_context(self) -> ModelContext:
+    def context_of_model(self) -> ModelContext:
         """The model and its limits, as the jobs of the engine use them."""
         return ModelContext(self.model, self.device, batch=getattr(self.run.decode, "batch", 1))
 
-    @abstractmethod
     def record(self, request: RequestType, result: ResultType) -> Record:
         """The result as a JSON record, for `details`."""
+        return to_json(result)
 
     @abstractmethod
     def plain_result(self, request: RequestType, result: ResultType) -> PlainResult:
@@ -140,17 +183,30 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """True for one item, False for several."""
         return isinstance(x, str)
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
-        """ln P(target | text), or ln P(text) of a language model; with details a record."""
+    def score(self, items: Any, targets: Any = None, details: bool = False) -> PlainResult:
+        """ln P(target | item), or ln P(text) of a language model; with details a record with its tokens."""
+        requests, single = self.score_requests(items, targets)
+        results = self.run_all(self.answer_score, requests)
+        values: list[Any] = [to_json(result) if details else result.score for result in results]
+        return values[0] if single else values
+
+    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+        """The requests for the arguments of `score`, and whether there is one item, not a list."""
         raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
 
-    @abstractmethod
-    def look(self, text: Any, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The attention weights while the model reads `text`; `layer` records one layer alone, from 1."""
+    def look(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights while the model reads an item; `layer` records one layer alone, from 1.
+
+        A model that writes text writes `target`, or its own output.
+        """
+        return self.run_programs([self.view(item, target, layer)])[0]
 
     def with_model(self, model: nn.Module) -> Self:
-        """A copy of this predictor with another model. Subclasses rebuild what depends on the model."""
+        """A copy of this predictor with another model, and an engine of its own."""
         other = copy.copy(self)
+        for name in [*vars(other)]:  # they may depend on the model
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del other.__dict__[name]
         other.model, other._engine = model, None
         return other
 
@@ -260,15 +316,6 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The model as an nn.Module."""
         return as_module(self.model)
 
-    def refuse_adapters(self, requests: Sequence[Request]) -> None:
-        """Refuse requests that name an adapter: this predictor has one model."""
-        for request in requests:
-            if request.adapter is not None:
-                raise UserError(
-                    f"a request names the adapter {request.adapter!r}, but this predictor has none; load tuned runs "
-                    "over their base: regard.load(base, tune={name: folder})"
-                )
-
 
 AnyPredictor: TypeAlias = Predictor[Any, Any, Any]
 
@@ -309,3 +356,13 @@ class Embedding(Protocol):
 
     def similar(self, queries: Any, others: Any, **decode: object) -> PlainResult:
         """The most similar others for every query."""
+
+
+def look_result(view: AttentionView) -> LookResult:
+    """A view of attention as a result."""
+    layers = [
+        LayerAttention(found.kind, found.layer, found.queries.name, found.keys.name, found.weights.tolist())
+        for found in view.maps
+    ]
+    axes = {name: tuple(axis.labels) for name, axis in view.axes.items()}
+    return LookResult(axes, tuple(layers), view.logprobs)

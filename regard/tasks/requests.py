@@ -3,37 +3,18 @@
 A result never depends on the other requests of a call. A request field that is None takes the value of the run.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from ..config.strategies import DecodeStrategy, ParallelStrategy, TokenRules
-from ..html import html_table
+from ..messages.base import Request, Result
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
 TranslateStrategy: TypeAlias = Annotated[DecodeStrategy | ParallelStrategy, Field(discriminator="kind")]
 Ended: TypeAlias = Literal["end", "stop", "max", "context"]
 """How a continuation ends: by END, by a stop string, at max_tokens, or because the model's context is full."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The fields of every request."""
-
-    adapter: str | None = None  # one of the tuned runs that were loaded over a base; None: the selected one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """The fields of every result."""
-
-    notices: tuple[str, ...] = ()  # sentences for the user, such as that a text was cut
-
-    def _repr_html_(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        filled = {name: value for name, value in values.items() if value not in (None, ())}
-        return html_table(type(self).__name__, filled)
 
 
 # --- texts from texts ------------------------------------------------------------------------------------------------

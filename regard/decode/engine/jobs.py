@@ -6,13 +6,12 @@ Jobs of one `group` share batches, whichever request they belong to. A job class
 add another class.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 
-from ...errors import UserError
 from ...parts import Inputs
 from ...processors.base import Array
 from ...processors.text.tokenizers import Tokenizer
@@ -38,19 +37,7 @@ class ModelContext:
     positions: int | None = None  # the most tokens that the model can read
     constraint_tokenizer: ConstraintTokenizer | None = None
     batch: int = 64  # rows of a closed batch
-    adapters: Mapping[str, Any] = field(default_factory=dict)  # models over the same base, by name
     variant: Callable[[Any, Hashable], Any] | None = None  # wraps the model, such as to add CTC scores
-
-    def model_of(self, adapter: str | None) -> Any:
-        """The model of a request."""
-        if adapter is None:
-            return self.model
-        if adapter not in self.adapters:
-            raise UserError(
-                f"a request names the adapter {adapter!r}, but this predictor has none; load tuned runs "
-                "over their base: regard.load(base, tune={name: folder})"
-            )
-        return self.adapters[adapter]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +114,22 @@ class Call(Job[R], Generic[Raw, R]):
 
 
 @dataclass(frozen=True, eq=False)
-class ModelJob(Job[R]):
-    """A job that runs the model."""
+class ModelCall(Job[R]):
+    """A function of the model that runs alone, such as one that records all attention of an input."""
 
-    adapter: str | None = field(default=None, kw_only=True)
+    function: Callable[[Any], R]
+    stage: ClassVar[int] = 4
 
     def group(self) -> Hashable:
-        return type(self), self.adapter
+        return ModelCall, id(self)
+
+    @torch.no_grad()
+    def run(self, jobs: Sequence["ModelCall[R]"], context: ModelContext) -> list[R]:
+        return [job.function(context.model) for job in jobs]
 
 
 @dataclass(frozen=True, eq=False)
-class Generate(SearchRequest, ModelJob[list[Hypothesis]]):
+class Generate(SearchRequest, Job[list[Hypothesis]]):
     """A search. `listener` gets the tokens as they become final."""
 
     encoded: bool = field(default=False, kw_only=True)  # the source is the output of `Encode`
@@ -146,7 +138,7 @@ class Generate(SearchRequest, ModelJob[list[Hypothesis]]):
     stage: ClassVar[int] = 5
 
     def group(self) -> Hashable:
-        return Generate, self.adapter, self.variant, self.encoded
+        return Generate, self.variant, self.encoded
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +153,7 @@ class Head(Generic[R]):
 
 
 @dataclass(frozen=True, eq=False)
-class Forward(ModelJob[R]):
+class Forward(Job[R]):
     """One pass without a search: labels, tags, boxes, embeddings."""
 
     head: Head[R]
@@ -173,7 +165,7 @@ class Forward(ModelJob[R]):
         return self.head.cost(self.row)
 
     def group(self) -> Hashable:
-        return Forward, self.adapter, id(self.head), self.row.shape if self.head.equal_shapes else None
+        return Forward, id(self.head), self.row.shape if self.head.equal_shapes else None
 
     def limits(self, context: ModelContext, batch: int) -> tuple[int, int]:
         return (self.head.tokens if context.device.type == "cpu" else 0), batch
@@ -181,4 +173,4 @@ class Forward(ModelJob[R]):
     @torch.no_grad()
     def run(self, jobs: Sequence["Forward[R]"], context: ModelContext) -> list[R]:
         inputs = self.head.collate([job.row for job in jobs]).to(context.device)
-        return list(self.head.call(context.model_of(self.adapter), inputs))
+        return list(self.head.call(context.model, inputs))

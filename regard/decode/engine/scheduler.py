@@ -167,7 +167,7 @@ class Scheduler:
 
     def _pool(self, job: Generate, rows: int, closed: bool) -> Generator:
         """The pool of a search: one for closed batches, one open batch for each size that requests need."""
-        key: tuple[Hashable, ...] = job.adapter, job.variant, job.encoded
+        key: tuple[Hashable, ...] = job.variant, job.encoded
         capacity = None
         if not closed:
             capacity = self.capacity or round_up(len(job.prompt) + job.max_tokens + 1)
@@ -190,8 +190,7 @@ class Scheduler:
     def _model(self, job: Generate, key: Hashable) -> Any:
         """The model of a search with its wrappers, which live as long as the engine."""
         if key not in self.models:
-            model = self.context.model_of(job.adapter)
-            model = EncodedSources(model) if job.encoded else model
+            model = EncodedSources(self.context.model) if job.encoded else self.context.model
             if job.variant is not None:
                 assert self.context.variant is not None, "this model has no variants"
                 model = self.context.variant(model, job.variant)

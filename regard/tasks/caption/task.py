@@ -107,7 +107,6 @@ class CaptionPredictor(ImageGeneration, Predictor[RawImage, CaptionRequest, Capt
         ]
 
     def predict_batch(self, requests: Sequence[CaptionRequest], batch: int | None = None) -> list[CaptionResult]:
-        self.refuse_adapters(requests)
         results: dict[int, CaptionResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             group = [requests[i] for i in indices]

@@ -40,7 +40,6 @@ class MultiLabelPredictor(LabeledTexts[MultiLabelRequest, MultiLabelResult]):
         return [MultiLabelRequest(text, top, pair, threshold) for text, pair in pairs]
 
     def predict_batch(self, requests: Sequence[MultiLabelRequest], batch: int | None = None) -> list[MultiLabelResult]:
-        self.refuse_adapters(requests)
         filled = [request for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts([item_of(request) for request in filled])
         outputs = iter(zip(self._logits(rows, batch), notices, strict=True))

@@ -61,7 +61,6 @@ class RegressionPredictor(TextItems[RegressionRequest, RegressionResult]):
         return [RegressionRequest(*item) for item in self.as_items(items)]
 
     def predict_batch(self, requests: Sequence[RegressionRequest], batch: int | None = None) -> list[RegressionResult]:
-        self.refuse_adapters(requests)
         filled = [item_of(request) for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts(filled)
         outputs = self.map_encoded(rows, lambda encoded: self.model.label_logits(encoded), batch)

@@ -73,7 +73,6 @@ class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
         return [ClassifyRequest(item[0], top, item[1] if len(item) > 1 else None) for item in self.as_items(items)]
 
     def predict_batch(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
-        self.refuse_adapters(requests)
         filled = [request for request in requests if not is_empty(item_of(request))]
         rows, notices = self.encode_texts([item_of(request) for request in filled])
         outputs = iter(zip(self.label_logprobs(rows, batch), notices, strict=True))

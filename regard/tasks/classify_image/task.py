@@ -84,7 +84,6 @@ class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, Classif
         return [ClassifyImageRequest(image, top) for image in items]
 
     def predict_batch(self, requests: Sequence[ClassifyImageRequest], batch: int | None = None) -> list[ClassifyResult]:
-        self.refuse_adapters(requests)
         logprobs = self.label_logprobs([request.image for request in requests], batch)
         require_finite([float(row.sum()) for row in logprobs])
         ranked = [self.ranked_labels(row, self.top(request)) for row, request in zip(logprobs, requests, strict=True)]

@@ -96,7 +96,6 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         return [ContrastiveRequest(item, settings.labels, settings.template, settings.top) for item in items]
 
     def predict_batch(self, requests: Sequence[ContrastiveRequest], batch: int | None = None) -> list[ClassifyResult]:
-        self.refuse_adapters(requests)
         vectors, notices = self.vectors([request.item for request in requests], batch)
         label_vectors: dict[tuple[tuple[str, ...], str], Tensor] = {}
         results = []

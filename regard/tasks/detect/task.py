@@ -90,7 +90,6 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return [DetectRequest(image, threshold, top) for image in items]
 
     def predict_batch(self, requests: Sequence[DetectRequest], batch: int | None = None) -> list[DetectResult]:
-        self.refuse_adapters(requests)
         size, results = batch or self.run.decode.batch, list[DetectResult]()
         for first in range(0, len(requests), size):  # so that few images are in memory
             group = requests[first : first + size]

@@ -105,7 +105,6 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         return [LanguageRequest(prompt, **shared) for prompt in items]
 
     def predict_batch(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
-        self.refuse_adapters(requests)
         results: dict[int, LanguageResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             group = [requests[i] for i in indices]

@@ -49,7 +49,6 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         return [MaskedRequest(text, top) for text in as_texts(items)]
 
     def predict_batch(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
-        self.refuse_adapters(requests)
         self._require_head()
         mask = Masker(self.tokenizer, self.run.data).mask
         rows = [self._encode_masked(request.text, mask) for request in requests]

@@ -115,7 +115,6 @@ class MultitaskPredictor(SourceGeneration[SourceInputs], Predictor[Any, Multitas
         return requests
 
     def predict_batch(self, requests: Sequence[MultitaskRequest], batch: int | None = None) -> list[MultitaskResult]:
-        self.refuse_adapters(requests)
         results: dict[int, MultitaskResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             settings = self.decode_settings(

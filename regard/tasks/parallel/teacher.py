@@ -1,16 +1,19 @@
 """Autoregressive runs that score the translations of other runs and teach them."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from ...config import run_folder
 from ...config.run import Run, load_config
+from ...decode.parallel.decoding import padded_source, target_logprobs
+from ...decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
 from ...errors import UserError
 from ...families.protocols import as_module
 from ...training.checkpoint import load_model
-from ..generate.scorer import Scorer
 from ..task import spec_of
 
 
@@ -30,7 +33,7 @@ def teacher_config(name: str, key: str) -> Run:
     return run
 
 
-def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> Scorer:
+def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> Any:
     """The predictor of the run that the setting `key` names."""
     from ..task import restore
 
@@ -38,8 +41,30 @@ def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -
     with cpu:  # also in a context of tensors without storage
         predictor = restore(run, folder, cpu if device.type == "meta" else device)
         load_model(predictor.model, folder / "model.safetensors")
-    assert isinstance(predictor, Scorer)
     return predictor
+
+
+@torch.no_grad()
+def candidate_scores(
+    teacher: Any, texts: Sequence[str], candidates: Sequence[tuple[int, str]], length_penalty: float
+) -> list[float]:
+    """ln P / length^length_penalty of targets, each with the number of its text; every text is encoded once.
+
+    On a CPU equal prefixes of candidates are read once. A GPU replays rows of fixed shapes instead.
+    """
+    sources = teacher.modality.encode_all(texts)
+    targets = teacher.target.encode([target for _, target in candidates])
+    for tokens in targets:
+        teacher.modality.refuse_long(len(tokens) + 1)
+    source = padded_source([row.tolist() for row in sources], teacher.source.pad, teacher.device)
+    numbers = [number for number, _ in candidates]
+    if teacher.device.type == "cpu" and reads_trees(teacher.module):
+        trees = PrefixTrees.of(targets, numbers, teacher.target.start)
+        logprobs = tree_logprobs(teacher.model, source, trees, teacher.target.end).tolist()
+    else:
+        rows = [[teacher.target.start, *ids, teacher.target.end] for ids in targets]
+        logprobs = target_logprobs(teacher.model, source, numbers, rows).tolist()
+    return [total / (len(ids) + 1) ** length_penalty for total, ids in zip(logprobs, targets, strict=True)]
 
 
 @torch.no_grad()

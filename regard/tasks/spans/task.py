@@ -13,10 +13,10 @@ from ...data.source import Source
 from ...data.tables.columns import TEXT as TEXT_COLUMN
 from ...data.tables.columns import Role
 from ...families.protocols import as_module
+from ...messages.texts import TranslateRequest, TranslateResult
 from ...processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from ..base import Metrics, Processors, build_model, find_tokenizer, open_lines, open_splits
 from ..objectives import Seq2SeqObjective
-from ..requests import TranslateRequest, TranslateResult
 from ..task import TEXT, Task
 from ..translate import task as translate
 from ..translate.task import TranslatePredictor, size_without_data, with_vocab

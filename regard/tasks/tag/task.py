@@ -76,7 +76,6 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         ]
 
     def predict_batch(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
-        self.refuse_adapters(requests)
         parsed = [self._parse(number, request.sentence) for number, request in enumerate(requests)]
         sentence_logprobs = self._logprobs([words for _, words in parsed], batch)
         return [

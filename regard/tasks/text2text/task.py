@@ -8,11 +8,11 @@ from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.mixture import Mixture, open_mixture
+from ...messages.texts import TranslateRequest, TranslateResult
 from ...metrics.text import signature, text_metrics
 from ...metrics.tokenization import choose_tokenization
 from ...synthetic.mixture import make_mixture
 from ..base import Metrics, Processors, open_split
-from ..requests import TranslateRequest, TranslateResult
 from ..task import TEXT, Task
 from ..translate import task as translate
 from ..translate.task import TEXT_METRICS, TranslateJob, TranslatePredictor, size_without_data

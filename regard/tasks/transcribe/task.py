@@ -116,7 +116,6 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return [TranscribeRequest(sound, **shared, **constraint._asdict()) for sound, constraint in pairs]
 
     def predict_batch(self, requests: Sequence[TranscribeRequest], batch: int | None = None) -> list[TranscribeResult]:
-        self.refuse_adapters(requests)
         results: dict[int, TranscribeResult] = {}
         for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
             group = [requests[i] for i in indices]

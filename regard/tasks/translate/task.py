@@ -1,32 +1,40 @@
 """Translation: a target text for a source text."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from operator import attrgetter
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
-from ...config.decode import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ...config.run import Run
-from ...config.strategies import DecodeStrategy, ParallelStrategy
+from ...data.batch import Batch
+from ...data.datasets.collate import collate_pairs
 from ...data.datasets.pairs import PairDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.pairs import open_pairs, split_references
 from ...data.tables.columns import SOURCE, TARGET, Role
-from ...decode import Ensemble, Filter, Hypothesis, Suppress
-from ...decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
+from ...decode import Ensemble, Filter, Suppress
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import Gather
 from ...decode.search.texts import split_sentences
 from ...errors import UserError
 from ...families.protocols import Seq2SeqModel, as_module
 from ...families.spec import Output
+from ...look import AttentionView, Which
+from ...messages.media import Item as TextItem
+from ...messages.texts import TranslateRequest, TranslateResult
+from ...messages.verbs import AlignRequest, AlignResult, ScoreRequest, ScoreResult
 from ...metrics.labels import BootstrapResult
 from ...metrics.text import paired_bootstrap, signature, text_metrics
 from ...metrics.tokenization import Tokenization, choose_tokenization
+from ...modalities.text import TextModality
 from ...parts import Inputs
+from ...parts.layer import smallest_context
 from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.text.processor import TextProcessor
@@ -36,7 +44,6 @@ from ...training.objective import Objective
 from ..base import (
     Metrics,
     Processors,
-    Record,
     TrainingJob,
     build_model,
     find_tokenizer,
@@ -44,28 +51,22 @@ from ..base import (
     open_split,
     open_splits,
     require_tokenizer,
+    view_title,
     vocabulary,
     with_head,
     with_inputs,
     with_model_settings,
 )
-from ..generate.base import group_indices
-from ..generate.results import (
-    REQUEST_SETTINGS,
-    changed_settings,
-    constraints_of,
-    join_sentences,
-    make_requests,
-    translate_result,
-)
-from ..generate.scorer import Scorer
+from ..generate.alignments import attention_links
+from ..generate.joining import add_usage, join_texts
+from ..generate.plans import Plan
+from ..generate.predictor import TextPredictor
+from ..generate.streams import OrderedParts
+from ..generate.writer import Writer, text_fields
 from ..objectives import Seq2SeqObjective
 from ..parallel.teacher import copy_teacher_weights, teacher_config
-from ..predictor import Predictor
-from ..records import translation_record
-from ..requests import TranslateRequest, TranslateResult
 from ..task import TEXT, Task, spec_of
-from ..texts import as_texts
+from ..texts import as_pairs, as_text, as_texts
 
 TASK = Task(
     "translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"fertility", "ctc", "mask_predict"})
@@ -73,7 +74,7 @@ TASK = Task(
 HEAD = "target"  # the head of a family with several heads
 
 
-class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResult]):
+class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.
@@ -81,7 +82,7 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
 
     fields = 2
     roles: tuple[Role, ...] = (SOURCE, TARGET)
-    validation_decode: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
+    request_type, result_type = TranslateRequest, TranslateResult
 
     def __init__(
         self,
@@ -95,43 +96,137 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
         self.run, self.source, self.target, self.device = run, source, target, device
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
-        self.constraint_tokenizer = ConstraintTokenizer(target)
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.target
+
+    @cached_property
+    def context(self) -> int | None:
+        """The most tokens of a source or a target, END included; None: any number."""
+        positions = smallest_context(as_module(self.model))
+        return None if positions is None else positions - getattr(self.run.tune, "length", 0)
+
+    @cached_property
+    def modality(self) -> TextModality:
+        """How sources are read."""
+        return TextModality(self.source, self.context)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Writes the texts, and scores known ones."""
+        return writer_class(self.run)(self.engine.context, self.run.model.family, self.source.pad)
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        """The processors of source and target; a shared tokenizer gives one object."""
+        source = TextProcessor(self.source)
+        return {"source": source, "target": source if self.source is self.target else TextProcessor(self.target)}
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
+        """`prefix`, `include` and `exclude` may be lists with one entry per text."""
+        texts = as_texts(items)
+        fields = self.shared_fields(TranslateRequest, len(texts), details, decode)
+        return [TranslateRequest(text, **named) for text, named in zip(texts, fields, strict=True)]
+
+    async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
+        plan = self.plan(request)
+        if not plan.decode.split:
+            return await self._write(request, request.source, plan, emit)
+        sentences = [sentence.strip() for sentence in split_sentences(request.source)]
+        following = self.plan(request, prefix="")  # the prefix begins the whole text
+        parts = None if emit is None else OrderedParts(emit)
+
+        async def write(number: int, sentence: str) -> TranslateResult:
+            result = await self._write(
+                request, sentence, following if number else plan, None if parts is None else parts.part(number)
+            )
+            if parts is not None:
+                parts.close(number)
+            return result
+
+        results = await Gather([write(*pair) for pair in enumerate(sentences)])
+        joined = join_texts(results, plan.strategy.length_penalty, sources=sentences)
+        usage = add_usage([result.usage for result in results])
+        notices = tuple(chain.from_iterable(result.notices for result in results))
+        return TranslateResult(**joined, usage=usage, sentences=tuple(results), notices=notices)
+
+    async def _write(self, request: TranslateRequest, text: str, plan: Plan, emit: Emit | None) -> TranslateResult:
+        if self.modality.is_empty(text):
+            return TranslateResult("", missing=tuple(plan.constraints.missing("")))
+        written = await self.writer.write(self.modality, text, plan, request, emit)
+        return TranslateResult(**text_fields(written.texts, plan, request.details), usage=written.usage)
+
+    # --- known targets -----------------------------------------------------------------------------------------
+
+    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+        single = isinstance(items, str) and isinstance(targets, str)
+        pairs = zip(*as_pairs(items, targets, ("source", "target")), strict=True)
+        return [ScoreRequest(TextItem(text=text), target) for text, target in pairs], single
+
+    async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
+        return await self.writer.score_text(self.modality, request.item.value, str(request.target))
+
+    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        if self.modality.is_empty(as_text(item)):
+            raise UserError("the text is empty and has no attention to show; give a sentence")
+        source = self.modality.look_input(item)
+        if target is not None:
+            (tokens,) = self.target.encode([as_text(target, "target")])
+        else:
+            hypotheses = await self.writer.search(source, self.plan(self.requests([item], nbest=1)[0]))
+            tokens = hypotheses[0].tokens if hypotheses else []
+        return await self.writer.view(self.modality, source, tokens, layer, view_title(self.run))
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], symmetrization: Symmetrization = "grow-diag-final-and"
+    ) -> list[Links]:
+        """Links between the white-space separated words of texts and their translations, by cross-attention."""
+        pairs = zip(*as_pairs(sources, targets, ("source", "target")), strict=True)
+        requests = (AlignRequest(TextItem(text=text), target) for text, target in pairs)
+        answer = partial(self._links, symmetrization)
+        return [frozenset(result.links) for result in self.run_all(answer, requests)]
+
+    async def answer_align(self, request: AlignRequest, emit: Emit | None = None) -> AlignResult:
+        """Links between words."""
+        return await self._links("grow-diag-final-and", request)
+
+    async def _links(
+        self, symmetrization: Symmetrization, request: AlignRequest, emit: Emit | None = None
+    ) -> AlignResult:
+        (tokens,) = self.target.encode([request.target])
+        view = await self.writer.trace_view(self.modality, request.item.value, tokens)
+        return AlignResult(tuple(sorted(attention_links(view, symmetrization))))
+
+    def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
+        """Nats per target token, END included, without label smoothing."""
+        rows = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
+        return -sum(map(sum, rows)) / max(sum(map(len, rows)), 1)
+
+    def logprobs(self, sources: Iterable[Sequence[int]], targets: Iterable[Sequence[int]]) -> list[list[float]]:
+        """The log-probability of every token of known targets and of END; all are given without END."""
+        ended = ([*tokens, self.source.end] for tokens in sources)
+        pairs = zip(ended, targets, strict=True)
+        return self.run_programs(self.writer.score_tokens(self.modality, *pair) for pair in pairs)
+
+    def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
+        """Sources and targets, without END, as a batch on the device."""
+        for tokens in sources + targets:
+            self.modality.refuse_long(len(tokens) + 1)
+        return collate_pairs(sources, targets, self.source, self.target).to(self.device)
+
+    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
+        """The tokens of each source and END."""
+        return [source.inputs for source in self.modality.read(as_texts(items))]
+
+    # --- evaluation --------------------------------------------------------------------------------------------
 
     @staticmethod
     def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
         """A split of the data of this task."""
         return data_split(run, split, files)
-
-    # --- public methods ----------------------------------------------------------------------------------------
-
-    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
-        """The tokens of each source and END."""
-        return [source.inputs for source in self.sources(as_texts(items))]
-
-    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
-        """`prefix`, `include` and `exclude` may be lists with one entry per text."""
-        items = as_texts(items)
-        if not decode:
-            return [TranslateRequest(text, details=details) for text in items]
-        constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
-        return make_requests(items, settings, self.request_strategy(settings), constraints, details)
-
-    def request_strategy(self, settings: Seq2SeqDecode) -> DecodeStrategy | ParallelStrategy:
-        """The strategy of requests with these settings."""
-        return self.strategy(settings)
-
-    def predict_batch(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
-        self.refuse_adapters(requests)
-        results: dict[int, TranslateResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            group = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(group, self.run.decode, batch))
-            predict = self._predict_sentences if settings.split else self._predict_texts
-            results |= zip(indices, predict(group, settings), strict=True)
-        return [results[i] for i in range(len(requests))]
-
-    def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
-        return translation_record(result)
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.evaluate_texts(files)
@@ -155,53 +250,14 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         return paired_bootstrap(outputs, references, tokenization=choose_tokenization(references, self.run.eval))
 
-    @property
-    def processors(self) -> dict[str, Processor]:
-        """The processors of source and target; a shared tokenizer gives one object."""
-        source = TextProcessor(self.source)
-        return {"source": source, "target": source if self.source is self.target else TextProcessor(self.target)}
-
-    # --- internals ---------------------------------------------------------------------------------------------
-
-    def _predict_texts(self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode) -> list[TranslateResult]:
-        texts = [request.source for request in requests]
-        constraints = self.constraints([constraints_of(request, self.run.decode) for request in requests], settings)
-        hypotheses = self.generate(texts, settings, constraints)
-        return self._results(requests, hypotheses, constraints or [Constraints()] * len(texts))
-
-    def _predict_sentences(
-        self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode
-    ) -> list[TranslateResult]:
-        """Translate sentence by sentence; only the first one begins with the prefix."""
-        parts = [[sentence.strip() for sentence in split_sentences(request.source)] for request in requests]
-        sentences = [
-            replace(request, source=sentence, prefix="" if index else request.prefix)
-            for request, part in zip(requests, parts, strict=True)
-            for index, sentence in enumerate(part)
-        ]
-        results = iter(self._predict_texts(sentences, settings))
-        return [join_sentences(part, [next(results) for _ in part], settings.length_penalty) for part in parts]
-
-    def _results(
-        self, requests: Sequence[TranslateRequest], hypotheses: list[list[Hypothesis]], constraints: list[Constraints]
-    ) -> list[TranslateResult]:
-        detailed = [
-            (request.source, best) for request, best in zip(requests, hypotheses, strict=True) if request.details
-        ]
-        sources = self.source.encode([source for source, _ in detailed]) if detailed else []
-        repeated = [source for source, (_, best) in zip(sources, detailed, strict=True) for _ in best]
-        traces = iter(self.traces(repeated, [hypothesis.tokens for _, best in detailed for hypothesis in best]))
-        results = []
-        for request, best, constraint in zip(requests, hypotheses, constraints, strict=True):
-            texts = self.target_texts(best)
-            text_traces = [next(traces) for _ in best] if request.details else []
-            results.append(translate_result(texts, best, text_traces, constraint, request.details))
-        return results
-
     @staticmethod
     def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":
         """An ensemble of predictors by name. They must share the vocabularies; the settings of the first apply."""
         (name, first), *others = predictors.items()
+        if not writer_class(first.run).sequential:
+            raise UserError(
+                f"{' and '.join(predictors)} write all tokens at once and cannot form an ensemble; use one of them"
+            )
         for other, predictor in others:
             for field in ("source", "target"):
                 if vocabulary(getattr(first, field)) != vocabulary(getattr(predictor, field)):
@@ -213,8 +269,6 @@ class TranslatePredictor(Scorer, Predictor[str, TranslateRequest, TranslateResul
         return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
 
 
-# Validation decodes greedily, whatever decode.* the run has.
-VALIDATION_DECODE = dict(TranslatePredictor.validation_decode)
 PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop")  # data.* of some families
 TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
@@ -239,7 +293,8 @@ class TranslateJob(TrainingJob):
             valid = splits["valid"]
             columns = [pair[0] for pair in valid], [split_references(pair[1])[0] for pair in valid]
             for tokenizer, texts in zip((source, target), columns, strict=True):
-                predictor.refuse_long(tokenizer.encode(texts), "a text of data.valid")
+                longest = max(map(len, tokenizer.encode(texts)), default=0) + 1
+                predictor.modality.refuse_long(longest, "a text of data.valid")
         if "valid" in splits and run.train.metric in TEXT_METRICS:
             references = [split_references(pair[1]) for pair in splits["valid"]]
             self.tokenization = choose_tokenization(references, run.eval)
@@ -273,7 +328,7 @@ class TranslateJob(TrainingJob):
         metrics = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         if self.run.train.metric in metrics:
             return metrics
-        translations = self.predictor.predict(sources, **self.predictor.validation_decode)
+        translations = self.predictor.predict(sources, **self.predictor.writer.validation_decode)
         return metrics | text_metrics(translations, references, TEXT_METRICS, self.tokenization)
 
 
@@ -285,10 +340,9 @@ def prepare(
     processors: Processors,
     device: torch.device,
     folder: Path | None = None,
-    predictor_type: type[TranslatePredictor] | None = None,
+    predictor_type: type[TranslatePredictor] = TranslatePredictor,
 ) -> TranslateJob:
     """Open the data and train the tokenizers that are not kept; writes no file."""
-    predictor_type, job_type = (predictor_type, TranslateJob) if predictor_type else classes_of(run)
     splits = open_splits(run, predictor_type.data_split)
     source, target = find_tokenizer(processors, "source"), find_tokenizer(processors, "target")
     if source is None or target is None:
@@ -296,31 +350,42 @@ def prepare(
     run = with_vocab(run, source, target)
     model = build_model(run)
     note = _copy_teacher(run, model)
-    return job_type(predictor_type(run, model, source, target, device), splits, [note] if note else [])
+    return job_class(run)(predictor_type(run, model, source, target, device), splits, [note] if note else [])
 
 
 def restore(
-    run: Run, folder: Path, device: torch.device, predictor_type: type[TranslatePredictor] | None = None
+    run: Run,
+    folder: Path,
+    device: torch.device,
+    predictor_type: type[TranslatePredictor] = TranslatePredictor,
 ) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
-    predictor_type = predictor_type or classes_of(run)[0]
     processors = load_processors(folder)
     source, target = (require_tokenizer(processors, field) for field in ("source", "target"))
     return predictor_type(run, build_model(run), source, target, device)
 
 
-def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
-    """The predictor and the job for the output of the family of a run."""
-    from ..nat.ctc import CtcTranslationJob, CtcTranslator
-    from ..nat.task import FertilityJob, FertilityTranslator, MaskPredictJob, MaskPredictTranslator
+def writer_class(run: Run) -> type[Writer]:
+    """How the family of a run writes: token by token, or all at once."""
+    from ..nat.ctc import CtcWriter
+    from ..nat.writers import FertilityWriter, MaskPredictWriter
 
-    classes: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
-        "fertility": (FertilityTranslator, FertilityJob),
-        "ctc": (CtcTranslator, CtcTranslationJob),
-        "mask_predict": (MaskPredictTranslator, MaskPredictJob),
-    }
+    writers: dict[Output, type[Writer]] = {
+        "fertility": FertilityWriter, "ctc": CtcWriter, "mask_predict": MaskPredictWriter
+    }  # fmt: skip
     writes = spec_of(run.model.family).writes
-    return next((classes[output] for output in classes if output in writes), (TranslatePredictor, TranslateJob))
+    return next((writers[output] for output in writers if output in writes), Writer)
+
+
+def job_class(run: Run) -> type[TranslateJob]:
+    """The training for the output of the family of a run."""
+    from ..nat.jobs import CtcTranslationJob, FertilityJob, MaskPredictJob
+
+    jobs: dict[Output, type[TranslateJob]] = {
+        "fertility": FertilityJob, "ctc": CtcTranslationJob, "mask_predict": MaskPredictJob
+    }  # fmt: skip
+    writes = spec_of(run.model.family).writes
+    return next((jobs[output] for output in jobs if output in writes), TranslateJob)
 
 
 def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:

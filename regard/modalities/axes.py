@@ -7,29 +7,23 @@ import numpy as np
 
 from ..look import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
 from ..processors.base import Array
-from ..processors.image.processor import ImageProcessor
-from ..processors.image.read import RawImage
 from ..processors.sound.frames import SoundFrames
 
 
-def image_axis(model: Any, pixels: Array, positions: int) -> ViewAxis:
-    """Patches or places of the image (3, height, width); positions before them are class tokens."""
-    rows, columns = model.patch_grid(*pixels.shape[1:]) if hasattr(model, "patch_grid") else (0, 0)
-    return _axis(pixels, rows, columns, positions)
+def image_axis(model: Any, pixels: Array, positions: int, patch: int = 0) -> ViewAxis:
+    """Patches or places of the image (3, height, width); positions before them are class tokens.
 
-
-def _axis(pixels: Array, rows: int, columns: int, positions: int) -> ViewAxis:
+    `patch` is the side of a patch, for a model that does not say how it cuts images.
+    """
+    height, width = pixels.shape[1:]
+    if hasattr(model, "patch_grid"):
+        rows, columns = model.patch_grid(height, width)
+    else:
+        rows, columns = (-(-side // patch) if patch else 0 for side in (height, width))
     before = positions - rows * columns
     labels = ("[CLS]", *(f"[{number}]" for number in range(2, before + 1)))[:before]
     patches = PatchSegment(rows, columns, picture(pixels))
     return ViewAxis("patch", (TextSegment(labels), patches) if before else (patches,))
-
-
-def patch_axis(processor: ImageProcessor, image: RawImage, positions: int) -> ViewAxis:
-    """Patches of an image as its processor cuts it; positions before them are class tokens."""
-    pixels = processor.encode_bytes(image)
-    rows, columns = (-(-side // processor.patch) for side in pixels.shape[1:])
-    return _axis(pixels, rows, columns, positions)
 
 
 def query_axis(

@@ -1,0 +1,75 @@
+"""Texts as tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.datasets.collate import pad_tokens
+from ..decode.engine.passes import TokenTrace
+from ..decode.search.texts import word_alignment
+from ..errors import UserError
+from ..look import ViewAxis
+from ..messages.texts import TokenAlignment
+from ..parts import Inputs
+from ..processors.base import Array
+from ..processors.text.tokenizers import Tokenizer
+from .base import END, EncodedInput, Modality, trace_view
+
+
+class TextModality(Modality):
+    """Texts as tokens with END."""
+
+    name, noun, tensor_kind = "text", "a text", "tokens"
+
+    def __init__(self, tokenizer: Tokenizer, context: int | None = None) -> None:
+        """`context`: the most tokens that the model reads; longer texts are refused."""
+        self.tokenizer, self.context = tokenizer, context
+
+    def encode(self, raw: str) -> Array:
+        return self.encode_all([raw])[0]
+
+    def encode_all(self, raws: Sequence[str]) -> list[Array]:
+        """Many texts in one call of the tokenizer, which uses several cores."""
+        end = self.tokenizer.end
+        rows = [np.array([*ids, end], np.int32) for ids in self.tokenizer.encode(list(raws))]
+        for row in rows:
+            self.refuse_long(len(row))
+        return rows
+
+    def refuse_long(self, tokens: int, name: str = "a text") -> None:
+        """Refuse more tokens, END included, than the model reads."""
+        if self.context is not None and tokens > self.context:
+            raise UserError(
+                f"{name} has {tokens:,} tokens with END and the model has {self.context:,} positions; "
+                "shorten it, set decode.split=true, or train with more (model.positions.tokens)"
+            )
+
+    def encoded_input(self, raw: str, array: Array) -> EncodedInput:
+        inputs = Inputs("tokens", torch.from_numpy(array).long()[None])
+        return EncodedInput(raw, array, inputs, self.max_tokens(array), raw)
+
+    def collate(self, arrays: Sequence[Array]) -> Inputs:
+        return pad_tokens(arrays, self.tokenizer.pad)
+
+    def cost(self, array: Array) -> int:
+        return len(array)
+
+    def max_tokens(self, array: Array) -> int:
+        return 2 * len(array) + 16
+
+    def is_empty(self, raw: str) -> bool:
+        return not raw.strip()
+
+    def axis(self, source: EncodedInput, model: Any, positions: int) -> ViewAxis:
+        tokens = self.tokenizer.tokens(source.array[:-1].tolist())
+        return ViewAxis.of_tokens("source", [*tokens, END], ended=True)
+
+    def align(
+        self, source: EncodedInput, trace: TokenTrace, text: str, tokens: Sequence[int], target: Tokenizer, model: Any
+    ) -> TokenAlignment:
+        view = trace_view(self.axis(source, model, len(source.array)), trace, tokens, target)
+        (read, written), positions = view.texts(), view.alignment()
+        words = word_alignment(positions, read, written)
+        return TokenAlignment(tuple(read), tuple(positions), tuple((i, j) for i, j in words))

@@ -1,0 +1,118 @@
+"""The base of all predictors that write text: their settings, streams and plain results."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from ...config.run import changed_decode
+from ...decode import Filter
+from ...decode.engine.answer import SegmentDelta, TextDelta
+from ...decode.engine.jobs import ModelContext
+from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
+from ...errors import UserError
+from ...messages.texts import TargetRequest, TextRequest, TextResult
+from ...processors.text.tokenizers import Tokenizer
+from ..notices import warn_once
+from ..predictor import Item, PlainResult, Predictor, RequestType, ResultType
+from .plans import Planner, number_of_texts
+
+
+class TextPredictor(Predictor[Item, RequestType, ResultType]):
+    """A predictor that writes text."""
+
+    filters: tuple[Filter, ...] = ()
+    _planner: Planner | None = None
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the text that it writes."""
+        raise NotImplementedError
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that the model reads or writes; None: any number."""
+        raise NotImplementedError
+
+    @cached_property
+    def constraint_tokenizer(self) -> ConstraintTokenizer:
+        """Encodes stop strings and constraints."""
+        return ConstraintTokenizer(self.output_tokenizer)
+
+    def context_of_model(self) -> ModelContext:
+        return ModelContext(
+            self.model, self.device, self.output_tokenizer, self.filters, self.context, self.constraint_tokenizer,
+            self.run.decode.batch,
+        )  # fmt: skip
+
+    @property
+    def plan(self) -> Planner:
+        """Makes plans of requests."""
+        if self._planner is None or self._planner.run is not self.run:
+            self._planner = Planner(self.run, self.constraint_tokenizer, self.context)
+        return self._planner
+
+    def decode_settings(self, decode: Mapping[str, object]) -> Any:
+        """The run's decode.*, changed by `decode`."""
+        return changed_decode(self.run, decode)
+
+    def shared_fields(
+        self, request: type[TextRequest], count: int, details: bool, decode: Mapping[str, object]
+    ) -> list[dict[str, Any]]:
+        """The fields of `count` requests for the arguments of `predict`.
+
+        `prefix`, `include` and `exclude` may be lists with one entry per item.
+        `alternatives` may stand beside decode.*.
+        """
+        settings = {name: value for name, value in decode.items() if name != "alternatives"}
+        fields: dict[str, Any] = {"details": details, "alternatives": int(str(decode.get("alternatives", 0)))}
+        if not settings:
+            return [fields] * count
+        if not issubclass(request, TargetRequest):
+            return [fields | self.plan.fields_of(request, changed_decode(self.run, settings))] * count
+        constraints, changed = parse_constraints(count, settings, self.decode_settings)
+        fields |= self.plan.fields_of(request, changed)
+        return [fields | constraint._asdict() for constraint in constraints]
+
+    def plain_result(self, request: TextRequest, result: TextResult) -> PlainResult:
+        """The best text, or all of them where the strategy gives several."""
+        several = number_of_texts(request.strategy, self.run.decode) > 1
+        return [hypothesis.text for hypothesis in result.nbest] if several else result.text
+
+    def stream(self, item: Item, **decode: object) -> Iterator[str]:
+        """Yield the text in parts as it is generated: whole characters, and no part of a stop string.
+
+        A beam search, and one with phrases to include or exclude, yields its text at the end.
+        """
+        (request,) = self.requests([item], **decode)
+        count = number_of_texts(getattr(request, "strategy", None), self.run.decode)
+        if count > 1:
+            raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
+        return self._stream(request)
+
+    def _stream(self, request: RequestType) -> Iterator[str]:
+        answer, separator = self.submit(request), ""
+        try:
+            for delta in answer:
+                if isinstance(delta, TextDelta):
+                    yield delta.text
+                elif isinstance(delta, SegmentDelta):
+                    yield separator + delta.text
+                    separator = " "
+            warn_once(answer.result().notices, 1)
+        finally:
+            answer.cancel()
+
+
+def pair_requests(items: Any, targets: Any, single: bool, nouns: tuple[str, str, str]) -> list[tuple[Any, str]]:
+    """The pairs of `score`: an item and its text, or equally many of both. `nouns`: both, the items, the texts."""
+    both, several, texts = nouns
+    if single and isinstance(targets, str):
+        return [(items, targets)]
+    if single or isinstance(targets, str) or targets is None:
+        raise UserError(f"score takes {both}, or a list of each, not one of both")
+    items, targets = [*items], [*targets]
+    if len(items) != len(targets):
+        item, text = several.removesuffix("s"), texts.removesuffix("s")
+        counts = f"{len(items)} {several} and {len(targets)} {texts}"
+        raise UserError(f"there are {counts}; give a {text} for each {item}")
+    return list(zip(items, targets, strict=True))
