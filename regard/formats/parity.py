@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -197,7 +196,9 @@ def whole_texts(predictor: "TranslatePredictor", texts: list[str], decode: JsonM
 
 def best_hypotheses(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[Hypothesis]:
     """The best hypothesis of every source."""
-    return [hypotheses[0] for hypotheses in predictor.search(texts, predictor.decode_settings(decode))]
+    requests, sources = predictor.requests(texts, **decode), predictor.modality.read(texts)
+    pairs = zip(sources, map(predictor.plan, requests), strict=True)
+    return [hypotheses[0] for hypotheses in predictor.run_programs(predictor.writer.search(*pair) for pair in pairs)]
 
 
 def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
@@ -207,7 +208,7 @@ def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: s
     sample, library = Seq2SeqSample(predictor), import_ctranslate2()
     count = MatchCount(MIN_EQUAL_TEXTS if precision == "fp32" else 0.0)
     translator = library.Translator(str(draft), device="cpu")
-    predictor = copy(predictor)
+    predictor = predictor.with_model(predictor.module)
     predictor.filters = ()  # CTranslate2 renormalizes after a filter and regard does not
     source, target = token_strings(predictor.source), token_strings(predictor.target)
     target_ids = {name: number for number, name in enumerate(target)}

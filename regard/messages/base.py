@@ -35,14 +35,15 @@ class Result:
 
 
 @cache
-def message_adapter(message: type) -> TypeAdapter[Any]:
+def message_adapter(message: type[object]) -> TypeAdapter[Any]:
     """Reads and writes the JSON of a request or a result type."""
     return TypeAdapter(message)
 
 
 def to_json(result: Result) -> JsonObject:
     """A result as a JSON object. There is no other form."""
-    record: JsonObject = message_adapter(type(result)).dump_python(result, mode="json")
+    message: type[object] = type(result)
+    record: JsonObject = message_adapter(message).dump_python(result, mode="json")
     for name in (field.name for field in fields(Result)):  # last, as people read them
         record[name] = record.pop(name)
     return record

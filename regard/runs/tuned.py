@@ -25,12 +25,12 @@ from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
 from ..look import AttentionView, Which
 from ..look.states import Layers
+from ..messages.base import Request, Result
 from ..parts.layer import smallest_context
 from ..processors.base import Processor
 from ..tasks.base import Metrics, Record
 from ..tasks.generate.base import group_indices
 from ..tasks.predictor import AnyPredictor, PlainResult
-from ..tasks.requests import Request, Result
 from .pretrained import Pretrained
 
 WEIGHTS = "model.safetensors"

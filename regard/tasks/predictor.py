@@ -360,9 +360,9 @@ class Embedding(Protocol):
 
 def look_result(view: AttentionView) -> LookResult:
     """A view of attention as a result."""
-    layers = [
-        LayerAttention(found.kind, found.layer, found.queries.name, found.keys.name, found.weights.tolist())
-        for found in view.maps
-    ]
+    layers = []
+    for site in view.maps:
+        heads = tuple(tuple(map(tuple, head)) for head in site.weights.tolist())
+        layers.append(LayerAttention(site.kind, site.layer, site.queries.name, site.keys.name, heads))
     axes = {name: tuple(axis.labels) for name, axis in view.axes.items()}
     return LookResult(axes, tuple(layers), view.logprobs)

@@ -12,6 +12,7 @@ from ...decode.search.constraints import Constraints
 from ...errors import UserError
 from ...families.protocols import Seq2SeqModel
 from ...look import AttentionView, PatchSegment
+from ...modalities.axes import image_axis
 from ...processors.base import Array
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage
@@ -19,7 +20,6 @@ from ..generate.seq2seq import SourceGeneration, SourceInputs
 from ..generate.views import known_logprobs, trace_target
 from ..notices import Notice, missing_phrase
 from ..requests import Caption, CaptionResult
-from ..views import image_axis
 
 
 class CaptionTrace(NamedTuple):

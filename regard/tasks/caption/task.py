@@ -25,6 +25,7 @@ from ...metrics.captions import cider
 from ...metrics.labels import BootstrapResult
 from ...metrics.text import paired_bootstrap, signature, text_metrics
 from ...metrics.tokenization import Tokenization, choose_tokenization
+from ...modalities.axes import image_axis
 from ...processors.base import Processor
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage, is_image
@@ -53,14 +54,13 @@ from ..generate.base import group_indices
 from ..generate.results import changed_settings, constraints_of
 from ..generate.seq2seq import NO_CONSTRAINTS
 from ..generate.views import END, view_target
+from ..generate.writer import VALIDATION_DECODE
 from ..notices import require_finite
 from ..objectives import Seq2SeqObjective
 from ..predictor import PlainResult, Predictor
 from ..records import caption_record
 from ..requests import CaptionRequest, CaptionResult
 from ..task import Task, spec_of
-from ..translate.task import VALIDATION_DECODE
-from ..views import image_axis
 from .generation import ImageGeneration, caption_result
 
 TASK = Task("caption", frozenset({"pixels"}), "target", CaptionRequest, CaptionResult)

@@ -21,6 +21,7 @@ from ...errors import UserError
 from ...families.protocols import LabelModel, as_module
 from ...look import AttentionView, Which, record_layers
 from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
+from ...modalities.axes import image_axis
 from ...parts import Encoded, Inputs
 from ...parts.pooling import pool
 from ...processors.base import Processor
@@ -50,7 +51,6 @@ from ..predictor import PlainResult
 from ..records import label_record
 from ..requests import ClassifyImageRequest, ClassifyResult
 from ..task import Task
-from ..views import image_axis
 from .settings import ImageDecode
 
 TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageRequest, ClassifyResult)

@@ -17,6 +17,7 @@ from ...data.sources.pairs import open_pairs
 from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ...errors import UserError
 from ...look import ViewAxis
+from ...modalities.axes import frame_axis, patch_axis
 from ...parts.inputs import TensorKind
 from ...processors.base import Processor
 from ...processors.image.processor import ImageProcessor
@@ -29,7 +30,6 @@ from ...synthetic.morse import make_morse
 from ..base import Processors
 from ..classify_image.task import image_processor
 from ..transcribe.processors import new_frames, with_augmentation
-from ..views import frame_axis, patch_axis
 
 TEXT = "text"  # the field of texts
 

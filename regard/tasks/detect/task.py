@@ -23,6 +23,7 @@ from ...families.protocols import BoxModel, as_module
 from ...files import json_line
 from ...look import AttentionView, Which, record_layers
 from ...metrics.detection import detection_metrics
+from ...modalities.axes import image_axis, query_axis
 from ...parts import Detections
 from ...parts.media.boxes import corners
 from ...processors.base import Processor
@@ -52,7 +53,6 @@ from ..notices import require_finite
 from ..predictor import Predictor
 from ..requests import DetectedObject, DetectRequest, DetectResult
 from ..task import Task
-from ..views import image_axis, query_axis
 from .objective import DetectionObjective, LossMeter
 from .settings import DetectDecode
 

@@ -94,7 +94,8 @@ class Planner:
         return rules
 
     def _constraints(self, decode: Any) -> Constraints:
-        prefix, include, exclude = (getattr(decode, name, ()) for name in ("prefix", "include", "exclude"))
+        prefix: str = getattr(decode, "prefix", "")
+        include, exclude = getattr(decode, "include", ()), getattr(decode, "exclude", ())
         if not (prefix or include or exclude):
             return Constraints()
         constraints = self.tokenizer.encode(prefix, include, exclude)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ...config.run import changed_decode
-from ...decode import Filter
+from ...decode import Filter, Suppress
 from ...decode.engine.answer import SegmentDelta, TextDelta
 from ...decode.engine.jobs import ModelContext
 from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
@@ -13,11 +13,14 @@ from ...errors import UserError
 from ...messages.texts import TargetRequest, TextRequest, TextResult
 from ...processors.text.tokenizers import Tokenizer
 from ..notices import warn_once
-from ..predictor import Item, PlainResult, Predictor, RequestType, ResultType
+from ..predictor import Item, PlainResult, Predictor
 from .plans import Planner, number_of_texts
 
+TextQ = TypeVar("TextQ", bound=TextRequest)
+TextA = TypeVar("TextA", bound=TextResult)
 
-class TextPredictor(Predictor[Item, RequestType, ResultType]):
+
+class TextPredictor(Predictor[Item, TextQ, TextA]):
     """A predictor that writes text."""
 
     filters: tuple[Filter, ...] = ()
@@ -43,6 +46,11 @@ class TextPredictor(Predictor[Item, RequestType, ResultType]):
             self.model, self.device, self.output_tokenizer, self.filters, self.context, self.constraint_tokenizer,
             self.run.decode.batch,
         )  # fmt: skip
+
+    @property
+    def suppressed(self) -> list[int]:
+        """The tokens that are never generated, for any decode.*."""
+        return [token for filter in self.filters if isinstance(filter, Suppress) for token in filter.tokens.tolist()]
 
     @property
     def plan(self) -> Planner:
@@ -73,23 +81,23 @@ class TextPredictor(Predictor[Item, RequestType, ResultType]):
         fields |= self.plan.fields_of(request, changed)
         return [fields | constraint._asdict() for constraint in constraints]
 
-    def plain_result(self, request: TextRequest, result: TextResult) -> PlainResult:
+    def plain_result(self, request: TextQ, result: TextA) -> PlainResult:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1
         return [hypothesis.text for hypothesis in result.nbest] if several else result.text
 
-    def stream(self, item: Item, **decode: object) -> Iterator[str]:
+    def stream(self, item: Item, **decode: Any) -> Iterator[str]:
         """Yield the text in parts as it is generated: whole characters, and no part of a stop string.
 
         A beam search, and one with phrases to include or exclude, yields its text at the end.
         """
         (request,) = self.requests([item], **decode)
-        count = number_of_texts(getattr(request, "strategy", None), self.run.decode)
+        count = number_of_texts(request.strategy, self.run.decode)
         if count > 1:
             raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
         return self._stream(request)
 
-    def _stream(self, request: RequestType) -> Iterator[str]:
+    def _stream(self, request: TextQ) -> Iterator[str]:
         answer, separator = self.submit(request), ""
         try:
             for delta in answer:

@@ -200,7 +200,8 @@ class Writer:
             view = AttentionView.of(maps, axes, recorder.counts, title, row.logprobs)
             return replace(view, left_out=recorder.left_out)
 
-        return await ModelCall(record)
+        call: ModelCall[AttentionView] = ModelCall(record)
+        return await call
 
     def target_axes(self, source: EncodedInput, tokens: Sequence[int], prompt: Sequence[int]) -> dict[str, ViewAxis]:
         """The axes of what the decoder writes and reads."""

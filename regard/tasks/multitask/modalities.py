@@ -16,6 +16,7 @@ from ...look import ViewAxis
 from ...metrics.speech import speech_metrics
 from ...metrics.text import text_metrics
 from ...metrics.tokenization import choose_tokenization
+from ...modalities.axes import frame_axis, patch_axis
 from ...parts import Inputs
 from ...parts.inputs import TensorKind
 from ...processors.base import Array, Processor
@@ -29,7 +30,6 @@ from ..generate.seq2seq import SourceInputs
 from ..generate.views import END
 from ..transcribe.generation import frames_key
 from ..transcribe.processors import new_frames, with_augmentation
-from ..views import frame_axis, patch_axis
 
 IMAGE_TOKENS = 100  # of the text for an image, if decode.max_tokens is 0
 TEXT_METRICS = ("bleu", "chrf", "exact")

@@ -223,7 +223,7 @@ class FertilityWriter(ParallelWriter):
     ) -> list[Hypothesis]:
         """The sample that the teacher finds likeliest, with the teacher's score."""
         count, model = strategy.samples, self.context.model
-        keys = sample_keys(texts, count, strategy.seed, self.context.device)
+        keys = sample_keys([*texts], count, strategy.seed, self.context.device)
         samples = parallel.decode_fertilities(model, source, limits, self.hidden, keys=keys).rows()
         tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in samples]
         scores = self._teacher_scores(texts, tokens, strategy)

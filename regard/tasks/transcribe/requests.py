@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from ...config.strategies import BestPath, DecodeStrategy, TokenRules
-from ..requests import Request, Result
+from ...messages.base import Request, Result
 
 
 @dataclass(frozen=True)

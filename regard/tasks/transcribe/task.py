@@ -55,12 +55,12 @@ from ..base import (
 from ..generate.base import group_indices
 from ..generate.results import changed_settings
 from ..generate.seq2seq import NO_CONSTRAINTS
+from ..generate.writer import VALIDATION_DECODE
 from ..notices import require_finite
 from ..objectives import Seq2SeqCtcObjective
 from ..predictor import PlainResult, Predictor
 from ..records import transcript_record
 from ..task import Task
-from ..translate.task import VALIDATION_DECODE
 from .generation import SoundGeneration
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
 from .requests import TranscribeRequest, TranscribeResult, Transcript

@@ -9,13 +9,13 @@ from torch import Tensor
 from ...errors import UserError
 from ...families.protocols import SpeechModel
 from ...look import AttentionView, ViewAxis, Which
+from ...modalities.axes import frame_axis
 from ...parts import Encoded
 from ...parts.parallel.ctc import force_align
 from ...processors.base import Array
 from ...processors.sound.frames import SoundFrames
 from ...processors.text.tokenizers import Tokenizer
 from ..generate.views import trace_target, view_target
-from ..views import frame_axis
 from .transcripts import Span, TokenTrace
 
 
