@@ -6,11 +6,15 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from .config.registry import FAMILIES, TASKS, describe_error
 from .errors import UserError
 from .processors.base import PROCESSORS
 from .processors.text.custom import CustomTokenizer
+
+if TYPE_CHECKING:
+    from .tasks.fields import FieldTask
 
 FAMILY_PARTS = {
     "Config": "its settings, a subclass of regard.config.types.Base with a default for `family`",
@@ -30,11 +34,13 @@ TASK_PARTS = {
 def register(
     *,
     family: ModuleType | str | None = None,
-    task: ModuleType | str | None = None,
+    task: "ModuleType | str | FieldTask[Any, Any] | None" = None,
     processor: type | None = None,
     tokenizer: object = None,
 ) -> None:
     """Add a family or a task, which are modules (or their import names), a processor class, or a tokenizer.
+
+    A task may also be a declaration, a `regard.tasks.fields.FieldTask`.
 
     A tokenizer is an object with `encode(text)` and `decode(ids)`, known by its `name` or the name of its class.
 
@@ -48,9 +54,9 @@ def register(
         _require(module, "family", FAMILY_PARTS)
         FAMILIES.add(_family_name(module), module)
     if task is not None:
-        module = _import(task)
-        _require(module, "task", TASK_PARTS)
-        TASKS.add(module.TASK.name, module)
+        declared = _import(task) if isinstance(task, ModuleType | str) else task
+        _require(declared, "task", TASK_PARTS)
+        TASKS.add(declared.TASK.name, declared)
     if processor is not None:
         if not isinstance(name := getattr(processor, "kind", None), str):
             raise UserError(f"the processor {processor.__name__} has no name; give it a class attribute `kind`")
@@ -106,10 +112,11 @@ def _import(module: ModuleType | str) -> ModuleType:
         ) from error
 
 
-def _require(module: ModuleType, noun: str, parts: dict[str, str]) -> None:
+def _require(module: Any, noun: str, parts: dict[str, str]) -> None:
     for name, description in parts.items():
         if not hasattr(module, name):
-            raise UserError(f"the {noun} module {module.__name__} has no {name}: {description}; see docs/extend.md")
+            where = getattr(module, "__name__", "")
+            raise UserError(f"the {noun} module {where} has no {name}: {description}; see docs/extend.md")
     if noun == "family" and "tiny" not in module.SIZES:
         raise UserError(f"SIZES of the family module {module.__name__} has no size tiny, which its tests use; add it")
 

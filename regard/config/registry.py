@@ -5,8 +5,7 @@ Built-in families and tasks are registered by import name, so settings do not im
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from types import ModuleType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ..errors import UserError
 
@@ -73,7 +72,7 @@ def load_plugins() -> None:
             ) from error
 
 
-Entry: TypeAlias = str | ModuleType  # the import name of a built-in module, or the module of a plugin
+Entry: TypeAlias = str | Any  # the import name of a built-in module; of a plugin a module, or a declared task
 
 FAMILIES: Registry[Entry] = Registry(
     "family",
@@ -97,8 +96,8 @@ TASKS: Registry[Entry] = Registry(
 )  # fmt: skip
 
 
-def load_module(source: Entry, part: str = "") -> ModuleType:
+def load_module(source: Entry, part: str = "") -> Any:
     """The module behind an entry. A built-in task has its settings and its code in two modules, `part` of a package."""
-    if isinstance(source, ModuleType):
+    if not isinstance(source, str):
         return source
     return import_module(f"{source}.{part}" if part else source)

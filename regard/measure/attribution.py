@@ -18,13 +18,14 @@ from ..adapt.mute import shared_copy
 from ..adapt.precision import Int8Linear
 from ..data.datasets.masking import Masker
 from ..errors import UserError
+from ..modalities.base import END
 from ..parts import Inputs
 from ..tasks.classify.task import ClassifyPredictor
-from ..tasks.generate.scorer import END, Scorer
 from ..tasks.language.task import START, LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.muting import require_one_model
 from ..tasks.predictor import AnyPredictor
+from ..tasks.translate.task import TranslatePredictor
 
 STEPS = 64  # of integrated gradients
 ROWS = 16  # steps that are computed together
@@ -67,7 +68,7 @@ def readout(predictor: AnyPredictor, text: str, target: str | None = None, optio
             return _masked_readout(predictor, text, target)
         case LanguagePredictor():
             return _next_readout(predictor, text, target)
-        case Scorer():
+        case TranslatePredictor():
             return _target_readout(predictor, text, target)
     raise UserError(
         f"{option} explains labels and tokens, and task {predictor.run.task} has neither for a whole text; give a run "
@@ -141,9 +142,9 @@ def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -
     )
 
 
-def _target_readout(predictor: Scorer, text: str, target: str | None) -> Readout:
+def _target_readout(predictor: TranslatePredictor, text: str, target: str | None) -> Readout:
     model: Any = predictor.model
-    output = str(predictor.predict(text, nbest=1)) if target is None else target  # type: ignore[attr-defined]
+    output = str(predictor.predict(text, nbest=1)) if target is None else target
     (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
     batch = predictor.pair([source], [target_ids])
     labels = batch["labels"].values.flatten()

@@ -23,9 +23,9 @@ from ..look.rollout import rollout
 from ..tasks.base import Record, open_lines
 from ..tasks.classify import items as text_items
 from ..tasks.classify.task import ClassifyPredictor
-from ..tasks.generate.scorer import Scorer
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
+from ..tasks.translate.task import TranslatePredictor
 from .attribution import EmbeddingTap, Readout, copy_for_hooks, gradient_input, integrated_gradients, readout
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the tokens of a text, without START, END and masks
@@ -154,8 +154,8 @@ def _readings(predictor: AnyPredictor, files: DataFiles | None, count: int) -> I
             texts = (text for text, *_ in text_items.data_split(predictor.run, "test", files))
         case MaskedPredictor():
             texts = (_mask_word(text) for (text, *_) in open_lines(predictor.run, "test", files))
-        case Scorer():
-            texts = (pair[0] for pair in predictor.data_split(predictor.run, "test", files))  # type: ignore[attr-defined]
+        case TranslatePredictor():
+            texts = (pair[0] for pair in predictor.data_split(predictor.run, "test", files))
         case _:
             raise UserError(
                 f"--deletion deletes tokens of texts that are read as a whole, and task {predictor.run.task} reads "

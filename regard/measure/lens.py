@@ -12,10 +12,10 @@ from ..errors import UserError
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer
 from ..tasks.base import Record
-from ..tasks.generate.scorer import Scorer
 from ..tasks.language.task import START, LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
+from ..tasks.translate.task import TranslatePredictor
 from .attribution import copy_for_hooks
 
 
@@ -109,7 +109,7 @@ def _forward(
             inputs = _row([predictor.start_token, *ids], predictor)
             run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
             return [START, *predictor.tokenizer.tokens(ids)], run, predictor.tokenizer
-        case Scorer() if hasattr(model, "step"):
+        case TranslatePredictor() if hasattr(model, "step"):
             output = str(predictor.predict(text, nbest=1)) if target is None else target
             (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
             batch = predictor.pair([source], [target_ids])

@@ -15,11 +15,11 @@ from ..look.word_links import WordRow
 from ..parts import Inputs
 from ..processors.text.processor import encode_words
 from ..processors.text.tokenizers import Tokenizer
-from ..tasks.generate.scorer import Scorer
 from ..tasks.label.encoder import EncoderPredictor
 from ..tasks.language.task import LanguagePredictor
 from ..tasks.muting import require_one_model
 from ..tasks.predictor import AnyPredictor
+from ..tasks.translate.task import TranslatePredictor
 
 WORD = re.compile(r"\s*(\w+(?:['’]\w+)*|[^\w\s])")  # with its spaces; punctuation marks are words
 
@@ -77,7 +77,7 @@ def text_reader(predictor: AnyPredictor, option: str) -> TextReader:
             limit = None if predictor.context is None else predictor.context - 1
             before = [predictor.start_token]
             return TextReader(predictor.tokenizer, before, [], limit, True, predictor.module.decode)  # type: ignore[arg-type]
-        case Scorer():
+        case TranslatePredictor():
             limit = None if predictor.context is None else predictor.context - 1
             model: Any = as_module(predictor.model)
             return TextReader(predictor.source, [], [predictor.source.end], limit, False, model.encode)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -34,16 +33,19 @@ class Result:
         return html_table(type(self).__name__, filled)
 
 
-@cache
-def message_adapter(message: type[object]) -> TypeAdapter[Any]:
+ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def message_adapter(message: type) -> TypeAdapter[Any]:
     """Reads and writes the JSON of a request or a result type."""
-    return TypeAdapter(message)
+    if message not in ADAPTERS:
+        ADAPTERS[message] = TypeAdapter(message)
+    return ADAPTERS[message]
 
 
 def to_json(result: Result) -> JsonObject:
     """A result as a JSON object. There is no other form."""
-    message: type[object] = type(result)
-    record: JsonObject = message_adapter(message).dump_python(result, mode="json")
+    record: JsonObject = message_adapter(type(result)).dump_python(result, mode="json")
     for name in (field.name for field in fields(Result)):  # last, as people read them
         record[name] = record.pop(name)
     return record

@@ -1,6 +1,7 @@
 """The work of a stage: train a run, write the translations of a run, align words. torch is imported lazily."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from .load import load, open_pretrained
 
 if TYPE_CHECKING:
     from .launch import FinishedTraining
+
+ALIGN_CHUNK = 256  # pairs that a run aligns together
 
 
 def run_training(
@@ -59,9 +62,14 @@ def open_aligner(
         if iterations < 1:
             raise UserError(f"--iterations is {iterations}; expected 1 or more")
         return lambda pairs: align_words(pairs, symmetrization, iterations, report)
-    from ..tasks.generate.scorer import Scorer
+    from ..tasks.translate.task import TranslatePredictor
 
     predictor = load(run)
-    if not isinstance(predictor, Scorer):
+    if not isinstance(predictor, TranslatePredictor):
         raise UserError(f"{run} is a run of the task {predictor.run.task} and aligns no words; give one of translate")
-    return lambda pairs: predictor.align_chunks(pairs, symmetrization)
+
+    def align(pairs: Iterable[tuple[str, str]]) -> Iterator[Links]:
+        while chunk := list(islice(pairs := iter(pairs), ALIGN_CHUNK)):  # few attention weights are in memory
+            yield from predictor.align([source for source, _ in chunk], [target for _, target in chunk], symmetrization)
+
+    return align

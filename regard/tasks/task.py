@@ -25,8 +25,8 @@ class Task:
     name: str
     reads: frozenset[TensorKind]
     writes: Output
-    request: type  # what its predictor takes and returns
-    result: type
+    request: type = object  # what its predictor takes and returns
+    result: type = object
     alternatives: frozenset[Output] = frozenset()  # other outputs that it can use
 
     @property
@@ -71,7 +71,8 @@ def spec_of(name: str) -> ModelSpec:
 
 def task_module(name: str) -> ModuleType:
     """The module of a task by name."""
-    return load_module(TASKS[name], "task")
+    module: ModuleType = load_module(TASKS[name], "task")
+    return module
 
 
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TrainingJob:

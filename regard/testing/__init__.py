@@ -14,8 +14,9 @@ from ..parts.inputs import TensorKind
 from .laws import LAWS, laws_of
 from .probes import PROBES
 from .subjects import SUBJECTS, Subject
+from .tasks import check_task
 
-__all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "laws_of", "make_subject", "outputs_of"]
+__all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "check_task", "laws_of", "make_subject", "outputs_of"]
 
 
 class BrokenLaw(UserError):

@@ -11,8 +11,8 @@ from helpers import small
 import regard
 from regard.cli import main
 from regard.look import AttentionSite, AttentionView, ViewAxis
-from regard.tasks.generate import scorer as known_targets
-from regard.tasks.generate.scorer import attention_links
+from regard.runs import work
+from regard.tasks.generate.alignments import attention_links
 
 SOURCES = ["the red house", "the old book", "a red book", "an old house", "the house is red", "", "the book is old"]
 TARGETS = ["das rote haus", "das alte buch", "ein rotes buch", "ein altes haus", "das haus ist rot", "leer", ""]
@@ -65,7 +65,7 @@ def test_gold_reports_the_error_rate(files: list[str], capsys, tmp_path: Path) -
 
 
 def test_a_run_aligns_by_attention(run: Path, files: list[str], capsys, monkeypatch) -> None:
-    monkeypatch.setattr(known_targets, "ALIGN_CHUNK", 2)
+    monkeypatch.setattr(work, "ALIGN_CHUNK", 2)
     code, lines, err = align(capsys, *files, "--run", run)
     assert code == 0 and err == "" and len(lines) == 7 and lines[5:] == ["", ""]
     predictor = regard.load(run)

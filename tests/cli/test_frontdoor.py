@@ -107,8 +107,8 @@ def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
     records = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and records[1]["text"] == "" and len(records[0]["nbest"]) == 2
     assert records[0]["score"] >= records[0]["nbest"][1]["score"] and records[0]["text"]
-    assert len(records[0]["alignment"]) == len(records[0]["pieces"])
-    assert "".join(records[0]["pieces"]).replace("▁", " ") == records[0]["text"]
+    assert len(records[0]["alignment"]["positions"]) == len(records[0]["tokens"])
+    assert "".join(records[0]["tokens"]).replace("▁", " ") == records[0]["text"]
 
 
 def test_translations_are_batch_invariant(run, files):
@@ -135,7 +135,7 @@ def test_score_is_the_log_probability(run, files, capsys, monkeypatch, tmp_path)
     forced = predictor.score(texts, [record["text"] for record in records], details=True)
     for record, each in zip(records, forced, strict=True):
         assert each["score"] == pytest.approx(sum(each["logprobs"]), abs=1e-4)
-        if record["ended"] and each["pieces"][:-1] == record["pieces"]:
+        if record["finish"] == "end" and each["tokens"][:-1] == record["tokens"]:
             assert each["score"] == pytest.approx(record["logprob"], abs=1e-3)
     lines = "".join(f"{text}\t{record['text']}\n" for text, record in zip(texts, records, strict=True))
     code, out, _ = run_cli(capsys, "score", run, stdin=lines.encode(), monkeypatch=monkeypatch)

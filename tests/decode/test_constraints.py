@@ -429,10 +429,10 @@ def test_symbols_are_one_token_on_both_sides(predictor):
         assert tokenizer.decode(ids) == ["see <url>, <name>!", "<url><url>"]
     with_symbol = [text for text in LOW if "<url>" in text]
     records = predictor.predict(with_symbol, details=True)
-    assert all("<url>" in record["source_pieces"] for record in records)
-    assert sum("<url>" in record["pieces"] for record in records) >= len(records) / 2  # learned, not required
+    assert all("<url>" in record["alignment"]["source"] for record in records)
+    assert sum("<url>" in record["tokens"] for record in records) >= len(records) / 2  # learned, not required
     for record in predictor.predict(with_symbol, details=True, include=["<url>"]):
-        assert "<url>" in record["text"] and "<url>" in record["pieces"] and record["missing"] == []
+        assert "<url>" in record["text"] and "<url>" in record["tokens"] and record["missing"] == []
 
 
 def test_predict_samples(predictor, runs, capsys):
@@ -463,7 +463,7 @@ def test_predict_with_prefixes(predictor):
     assert found[3:] == plain[3:] and found[0] == plain[0] and found[1].startswith("THE ")
     assert found == [predictor.predict(text, prefix=each) for text, each in zip(LOW, own, strict=True)]
     for record in predictor.predict(LOW[:6], prefix="THE RED", details=True):
-        assert 0 < record["given"] < len(record["pieces"]) and "".join(record["pieces"][: record["given"]]) == "THE▁RED"
+        assert 0 < record["given"] < len(record["tokens"]) and "".join(record["tokens"][: record["given"]]) == "THE▁RED"
         assert sum(record["logprobs"][record["given"] :]) == pytest.approx(record["logprob"], abs=1e-3)
         length = len(record["logprobs"]) - record["given"]
         assert record["score"] == pytest.approx(record["logprob"] / length, abs=1e-4)
@@ -488,7 +488,7 @@ def test_missing_phrases_are_reported(predictor, monkeypatch):
     letter = predictor.target.encode(["Q"])[0]
     monkeypatch.setattr(predictor, "filters", (*predictor.filters, Suppress(letter)))
     record = predictor.predict(LOW[1], include=["QUICK", "BIRD"], details=True)
-    assert record["missing"] == ["QUICK"] and "BIRD" in record["text"] and record["ended"]
+    assert record["missing"] == ["QUICK"] and "BIRD" in record["text"] and record["finish"] == "end"
     with pytest.warns(UserWarning, match="decode.include: 1 of 2 texts lack a phrase, such as 'QUICK'"):
         assert all("BIRD" in text for text in predictor.predict(LOW[:2], include=[["BIRD"], ["QUICK", "BIRD"]]))
     assert predictor.predict("", include=["BIRD"], details=True)["missing"] == ["BIRD"]
@@ -503,7 +503,7 @@ def test_predict_with_excluded_phrases(predictor):
         assert all(found) and not any(phrase in text for phrase in excluded for text in found)
         assert found == [predictor.predict(text, exclude=excluded) for text in some]
     records = predictor.predict(some, exclude=["s", "p", "<"], details=True)
-    assert any(record["ended"] for record in records)  # the internal name of END is no phrase
+    assert any(record["finish"] == "end" for record in records)  # the internal name of END is no phrase
     for how in ({"kind": "greedy"}, {"kind": "sample", "nbest": 2}, {"nbest": 3}):
         records = predictor.predict(some, exclude=["THE", "CAT"], details=True, **how)
         assert not any(
@@ -583,16 +583,16 @@ def test_details(predictor):
     for text, record in zip(LOW, records, strict=False):
         assert len(record["nbest"]) == 3 and all(record[key] == value for key, value in record["nbest"][0].items())
         for each in record["nbest"]:
-            assert len(each["logprobs"]) == len(each["pieces"]) + each["ended"] and len(each["alignment"]) == len(
-                each["pieces"]
-            )
+            assert len(each["logprobs"]) == len(each["tokens"]) + (each["finish"] == "end")
+            assert len(each["alignment"]["positions"]) == len(each["tokens"])
             assert sum(each["logprobs"]) == pytest.approx(each["logprob"], abs=1e-3)
-            assert each["word_alignment"] == sorted(each["word_alignment"]) and each["word_alignment"]
-            for i, j in each["word_alignment"]:
+            words = each["alignment"]["words"]
+            assert words == sorted(words) and words
+            for i, j in words:
                 assert 0 <= i < len(text.split()) and 0 <= j < len(each["text"].split())
-            assert {j for _, j in each["word_alignment"]} == set(range(len(each["text"].split())))
+            assert {j for _, j in words} == set(range(len(each["text"].split())))
     alone = [predictor.predict(text, details=True, nbest=3) for text in LOW[:8]]
-    assert [record["word_alignment"] for record in records] == [record["word_alignment"] for record in alone]
+    assert [record["alignment"] for record in records] == [record["alignment"] for record in alone]
     json.dumps(records)
 
 
@@ -605,12 +605,13 @@ def test_long_texts_are_split_on_request(predictor):
     record = predictor.predict(long, split=True, details=True)
     assert record["text"] == " ".join(parts) and [each["text"] for each in record["sentences"]] == parts
     assert sum(record["logprobs"]) == pytest.approx(record["logprob"], abs=1e-3)
-    assert len(record["alignment"]) == len(record["pieces"]) and max(record["alignment"]) < len(record["source_pieces"])
-    assert all(i < len(long.split()) and j < len(record["text"].split()) for i, j in record["word_alignment"])
+    whole, words = record["alignment"], record["alignment"]["words"]
+    assert len(whole["positions"]) == len(record["tokens"]) and max(whole["positions"]) < len(whole["source"])
+    assert all(i < len(long.split()) and j < len(record["text"].split()) for i, j in words)
     one, two = record["sentences"][:2]
-    shifted = record["alignment"][len(one["pieces"]) :][: len(two["pieces"])]
-    assert shifted == [len(one["source_pieces"]) + i for i in two["alignment"]]
-    assert max(j for _, j in record["word_alignment"]) == len(record["text"].split()) - 1
+    shifted = whole["positions"][len(one["tokens"]) :][: len(two["tokens"])]
+    assert shifted == [len(one["alignment"]["source"]) + i for i in two["alignment"]["positions"]]
+    assert max(j for _, j in words) == len(record["text"].split()) - 1
     prefixed = predictor.predict(long, split=True, prefix="NEVER ")
     assert prefixed.startswith("NEVER ") and prefixed.endswith(parts[3])
     assert predictor.predict("", split=True, details=True)["text"] == ""
@@ -728,7 +729,7 @@ def test_learned_positions_limit_the_length(tmp_path, runs):
     short, long = "a cat", "a cat sees " * 9
     for how in ({"kind": "greedy"}, {}, {"prefix": "THE CAT"}):
         found = small.predict(short, max_tokens=99, details=True, **how)
-        assert found["ended"] or len(found["pieces"]) == 39
+        assert found["finish"] == "end" or len(found["tokens"]) == 39
     for refused in (lambda: small.predict(long), lambda: small.score(short, long), lambda: small.look(long)):
         with pytest.raises(UserError, match="a text has 100 tokens with END and the model has 40 positions"):
             refused()

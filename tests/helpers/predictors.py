@@ -26,7 +26,7 @@ from regard.metrics.detection import detection_metrics
 from regard.metrics.retrieval import retrieval_metrics
 from regard.processors.sound.read import Samples
 from regard.synthetic import morse
-from regard.tasks.requests import TranslateResult
+from regard.messages.texts import TranslateResult
 
 TINY: dict[str, Any] = {
     "train.steps": 2, "train.warmup": 1, "train.eval_every": 9, "train.save_every": 9, "train.log_every": 9,
@@ -116,7 +116,7 @@ def masks_of(record: Any, decode: Decode) -> Any:
 
 def check_text(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     """A text obeys the settings."""
-    written = len(record["pieces"]) - record.get("given", 0)
+    written = len(record["tokens"]) - record.get("given", 0)
     assert record["text"].startswith(prefix := decode.get("prefix", "")) and record.get("given") in (None, len(prefix))
     assert all(phrase in record["text"] for phrase in decode.get("include", ()))
     assert not any(phrase in record["text"] for phrase in [*decode.get("exclude", ()), *decode.get("stop", ())])
@@ -130,8 +130,8 @@ def check_text(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
 
 def check_translation(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     check_text(predictor, item, record, decode)
-    names = {field.name for field in fields(TranslateResult)} - {"notices", "length"}
-    assert {*record} == (names if decode.get("split") else names - {"sentences"})
+    assert {*record} == {field.name for field in fields(TranslateResult)}
+    assert bool(record["sentences"]) == decode.get("split", False)
 
 
 def check_completion(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
@@ -249,7 +249,7 @@ NAT = {**SEQ2SEQ, "decode.max_tokens": 0}  # lengths of their own, below the lim
 BYTES = {"tokenizer.kind": "byte"}  # a larger vocabulary
 T5 = {**LETTERS, "model.head_width": 16, "decode.max_tokens": 8}
 TARGETS = ["A", "SO", "", "B D"]
-EMPTY = [("", "", "", {"score": None, "pieces": []}), (" ", "", "", {})]  # without a warning
+EMPTY = [("", "", "", {"score": None, "tokens": []}), (" ", "", "", {})]  # without a warning
 
 # --- images ----------------------------------------------------------------------------------------------------------
 

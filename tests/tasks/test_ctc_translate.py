@@ -116,9 +116,9 @@ def test_a_run_learns_to_write_capitals(run: Path) -> None:
 
 def test_details_align_tokens(predictor: Any) -> None:
     (found,) = predictor.predict(TEXTS[:1], details=True)
-    assert len(found["pieces"]) == len(found["alignment"]) == len(found["logprobs"]) - 1 > 0
+    assert len(found["tokens"]) == len(found["alignment"]["positions"]) == len(found["logprobs"]) - 1 > 0
     assert found["logprob"] <= sum(found["logprobs"]) + 1e-4  # one path beside all
-    assert max(found["alignment"]) < len(found["source_pieces"]) + 1
+    assert max(found["alignment"]["positions"]) < len(found["alignment"]["source"]) + 1
 
 
 def test_attention_is_that_of_the_copies(predictor: Any) -> None:

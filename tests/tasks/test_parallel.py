@@ -279,12 +279,12 @@ def test_what_predictors_offer(family: str, nat: Path, cmlm: Path, tmp_path: Pat
     alone, several = predictor.score(TEXTS[0], "THE CAT"), predictor.score(TEXTS, ["THE CAT", "A", "B C D", ""])
     assert alone == pytest.approx(several[0], abs=1e-4) and alone < 0
     (record,) = predictor.score([TEXTS[0]], ["THE CAT"], details=True)
-    assert sum(record["logprobs"]) == pytest.approx(alone, abs=1e-4) and len(record["pieces"]) == len(
+    assert sum(record["logprobs"]) == pytest.approx(alone, abs=1e-4) and len(record["tokens"]) == len(
         record["logprobs"]
     )
     assert "".join(predictor.stream(TEXTS[0])) == found
     (record,) = predictor.predict(TEXTS[:1], details=True)
-    assert len(record["alignment"]) == len(record["pieces"]) and record["text"] == found
+    assert len(record["alignment"]["positions"]) == len(record["tokens"]) and record["text"] == found
     predictor.look(TEXTS[0]).save(tmp_path / "a.png")
     assert all(i < 3 and j < 2 for i, j in predictor.align([TEXTS[0]], ["THE CAT"])[0])
     assert predictor.predict("One two. Three.", split=True)

@@ -1,29 +1,24 @@
 """Generation by encoder–decoder models: from sources and decode.* to the requests of a generator, and back to texts."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
 from ...config.decode import Seq2SeqDecode
 from ...config.run import changed_decode
-from ...data.batch import Batch
-from ...data.datasets.collate import collate_pairs
 from ...decode import Ensemble, Hypothesis, SearchRequest
 from ...decode.search.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
-from ...decode.search.texts import IncrementalDetokenizer, split_sentences, without_incomplete
+from ...decode.search.texts import without_incomplete
 from ...errors import UserError
 from ...families.protocols import Seq2SeqModel, as_module
 from ...parts import Inputs
 from ...parts.layer import smallest_context
 from ...processors.text.tokenizers import Tokenizer
-from ..notices import missing_phrase, warn_once
-from ..texts import as_text
-from .base import TextGeneration, refuse_several
+from .base import TextGeneration
 
 NO_CONSTRAINTS = Constraints()
 SourceItem = TypeVar("SourceItem")  # an encoder input: a text, or the frames of a recording
@@ -161,65 +156,3 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
         """The run's decode.*, changed by `decode`."""
         settings: Seq2SeqDecode = changed_decode(self.run, decode)
         return settings
-
-
-class TextSourceGeneration(SourceGeneration[str]):
-    """Sources that are texts."""
-
-    source: Tokenizer
-
-    def sources(self, items: Sequence[str]) -> list[SourceInputs]:
-        rows = self.source.encode(list(items))
-        self.refuse_long(rows)
-        ended = [[*ids, self.source.end] for ids in rows]
-        return [
-            SourceInputs(Inputs("tokens", torch.tensor([ids])), 2 * len(ids) + 16, text)
-            for text, ids in zip(items, ended, strict=True)
-        ]
-
-    def is_empty(self, item: str) -> bool:
-        return not item.strip()
-
-    def stream(self, text: str, **decode: object) -> Iterator[str]:
-        """Yield the output in parts as it is generated.
-
-        A beam search, and one with phrases to include or exclude, yields its text at the end.
-        """
-        settings, text = self.decode_settings(decode), as_text(text)
-        refuse_several(settings.nbest)
-        texts = [part.strip() for part in split_sentences(text)] if settings.split else [text]
-        first = ConstraintRequest(settings.prefix, settings.include, settings.exclude)
-        constraints = [first, *[first._replace(prefix="")] * (len(texts) - 1)]
-        self.refuse_long(self.source.encode(texts))
-        return self._stream(texts, settings, self.constraints(constraints, settings))
-
-    def _stream(
-        self, texts: list[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None
-    ) -> Iterator[str]:
-        space = False
-        for text, constraint in zip(texts, constraints or [NO_CONSTRAINTS] * len(texts), strict=True):
-            for part in self._stream_one(text, settings, constraint) if text.strip() else ():
-                yield " " + part if space else part
-                space = False
-            space = True
-
-    def _stream_one(self, text: str, settings: Seq2SeqDecode, constraints: Constraints) -> Iterator[str]:
-        detokenizer = IncrementalDetokenizer(self.target.decode, (), ())
-        if settings.kind == "beam" or constraints.include or constraints.exclude:
-            (hypotheses,) = self.generate([text], settings, [constraints])
-        else:
-            (request,) = self.source_requests([text], settings, [constraints])
-            handle = self.start_stream(request, settings)
-            for token in chain(constraints.prefix, handle):
-                if part := detokenizer.add(token):
-                    yield part
-            best = self.explain_empty(request, handle.result())
-            hypotheses = [replace(hypothesis, tokens=[*constraints.prefix, *hypothesis.tokens]) for hypothesis in best]
-        texts = self.target_texts(hypotheses[:1])
-        warn_once(map(missing_phrase, constraints.missing("".join(texts))[:1]), 1)
-        yield from filter(None, (output[detokenizer.emitted :] for output in texts))
-
-    def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
-        """Sources and targets as a batch on the device."""
-        self.refuse_long(sources + targets)
-        return collate_pairs(sources, targets, self.source, self.target).to(self.device)
