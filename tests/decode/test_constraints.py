@@ -486,7 +486,8 @@ def test_predict_with_required_phrases(predictor):
 
 def test_missing_phrases_are_reported(predictor, monkeypatch):
     letter = predictor.target.encode(["Q"])[0]
-    monkeypatch.setattr(predictor, "filters", (*predictor.filters, Suppress(letter)))
+    filters, predictor = (*predictor.filters, Suppress(letter)), predictor.with_model(predictor.model)
+    monkeypatch.setattr(predictor, "filters", filters)
     record = predictor.predict(LOW[1], include=["QUICK", "BIRD"], details=True)
     assert record["missing"] == ["QUICK"] and "BIRD" in record["text"] and record["finish"] == "end"
     with pytest.warns(UserWarning, match="decode.include: 1 of 2 texts lack a phrase, such as 'QUICK'"):

@@ -12,6 +12,7 @@ from regard.config.strategies import MaskPredict
 from regard.decode.engine.fixed_shapes import bucket
 from regard.decode.parallel import decoding as parallel
 from regard.families import cmlm, nat, nat_ctc, transformer
+from regard.tasks.parallel.teacher import candidate_scores
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -57,7 +58,7 @@ def test_equal_samples_are_written_once() -> None:
 def test_candidates_are_scored_as_known_targets(runs: dict[str, Path]) -> None:
     teacher = regard.load(runs["teacher"])
     pairs = [(0, "THE CAT"), (1, "A"), (0, ""), (2, "ONE TWO THREE FOUR")]
-    found = teacher.candidate_scores(TEXTS[:3], pairs, 0.7)
+    found = candidate_scores(teacher, TEXTS[:3], pairs, 0.7)
     logprobs = teacher.score([TEXTS[number] for number, _ in pairs], [target for _, target in pairs])
     lengths = [len(teacher.target.encode([target])[0]) + 1 for _, target in pairs]
     wanted = [logprob / length**0.7 for logprob, length in zip(logprobs, lengths, strict=True)]

@@ -22,11 +22,11 @@ from PIL import Image
 import regard
 from regard.data.sources.boxes import boxed_images
 from regard.data.sources.data_files import evaluation_files
+from regard.messages.texts import TranslateResult
 from regard.metrics.detection import detection_metrics
 from regard.metrics.retrieval import retrieval_metrics
 from regard.processors.sound.read import Samples
 from regard.synthetic import morse
-from regard.messages.texts import TranslateResult
 
 TINY: dict[str, Any] = {
     "train.steps": 2, "train.warmup": 1, "train.eval_every": 9, "train.save_every": 9, "train.log_every": 9,

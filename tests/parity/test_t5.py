@@ -19,6 +19,7 @@ from regard.errors import UserError
 from regard.families import t5
 from regard.formats.huggingface import t5_export
 from regard.formats.huggingface.vocabularies import load_t5_unigram
+from regard.formats.parity import best_hypotheses
 from regard.parts import slots
 from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
 
@@ -95,8 +96,8 @@ def test_generation_equals_transformers(folders: dict[str, Path], name: str) -> 
         generated = theirs.generate(
             **batch, num_beams=beams, max_new_tokens=17, do_sample=False, **(words if beams > 1 else {})
         ).tolist()
-        hypotheses = ours.search(TEXTS, ours.decode_settings({"max_tokens": 17, **how}))
-        assert [best[0].tokens for best in hypotheses] == [
+        hypotheses = best_hypotheses(ours, TEXTS, {"max_tokens": 17, **how})
+        assert [best.tokens for best in hypotheses] == [
             [each for each in row if each not in (0, 1)] for row in generated
         ]
         texts, wanted = ours.predict(TEXTS, max_tokens=17, **how), tokenizer.batch_decode(generated)

@@ -14,6 +14,7 @@ from regard.config.run import resolve_run
 from regard.decode.parallel import decoding as parallel
 from regard.errors import UserError
 from regard.parts.parallel.ctc import LOG_FLOOR
+from regard.tasks.nat.ctc import CtcScore, path_logits
 from regard.tasks.task import prepare
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
@@ -78,7 +79,10 @@ def test_loss_of_a_batch_is_the_sum_of_its_rows(tmp_path: Path) -> None:
 def test_scores_sum_over_all_paths(predictor: Any) -> None:
     """Of two source tokens with three copies each: all paths of six places over few tokens."""
     source, target = [5, 6], [7, 8]
-    logits, filled = predictor._path_logits([source])
+    job = CtcScore(
+        predictor.modality.collate([np.array([*source, predictor.source.end])]), (predictor.target.start,), ()
+    )
+    logits, filled, _ = path_logits([job], predictor.engine.context)
     assert filled.sum() == 6 and not filled[0, 6:].any()
     logits = logits[0, :6].double()
     logits[:, [predictor.target.start, predictor.target.end]] = -torch.inf

@@ -210,7 +210,7 @@ def test_requests_carry_strategies(nat: Path, cmlm: Path, teacher: Path) -> None
         predictor.predict(TEXTS[0]),
         predictor.predict(TEXTS[0], kind="average"),
     ]
-    assert all(each.ended and each.score is not None for each in results)
+    assert all(each.finish == "end" and each.score is not None for each in results)
     (found,) = regard.load(cmlm).predict_requests([TranslateRequest(TEXTS[0], strategy=MaskPredict(4, 2))])
     assert found.text == regard.load(cmlm).predict(TEXTS[0], iterations=4, length_beam=2)
 
@@ -224,7 +224,7 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
     encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
     lengths = torch.tensor([3, 7])
     twice = Encoded(encoded.states.repeat_interleave(2, 0), None)
-    tokens, logprobs = parallel.mask_predict(model, twice, lengths, pad, predictor.hidden, 7, iterations)
+    tokens, logprobs = parallel.mask_predict(model, twice, lengths, pad, predictor.writer.hidden, 7, iterations)
     for row, length in enumerate(lengths.tolist()):
         own, scores = [pad] * length, [0.0] * length
         for iteration in range(iterations):
@@ -233,7 +233,7 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
             for place in places:
                 own[place] = pad
             found = model.logits(model.decode(Inputs("tokens", torch.tensor([own])), encoded))[0].log_softmax(-1)
-            found[:, predictor.hidden] = -torch.inf
+            found[:, predictor.writer.hidden] = -torch.inf
             for place in places:
                 own[place] = int(found[place].argmax())
                 scores[place] = float(found[place].max())
@@ -255,14 +255,14 @@ def test_scores_of_mask_predict_count_the_length(cmlm: Path) -> None:
     model, ids = predictor.model, [*predictor.source.encode([TEXTS[0]])[0], predictor.source.end]
     source, limits = Inputs("tokens", torch.tensor([ids])), torch.tensor([20])
     valid = torch.ones_like(source.values, dtype=torch.bool)
-    given = predictor.hidden, predictor.target.pad, MaskPredict(3, 4)
+    given = predictor.writer.hidden, predictor.target.pad, MaskPredict(3, 4)
     found = parallel.decode_mask_predict(model, (source.values, valid), limits, *given)
     encoded = model.encode(source)
     lengths, priors = likeliest_lengths(model.length_logits(encoded), limits, 4)
     assert found.lengths.tolist() == lengths[0].tolist() and len(set(lengths[0].tolist())) == 4
     for row, length in enumerate(found.lengths):
         own = parallel.mask_predict(
-            model, encoded, length[None], predictor.target.pad, predictor.hidden, int(length), 3
+            model, encoded, length[None], predictor.target.pad, predictor.writer.hidden, int(length), 3
         )
         assert float(found.logprobs[row]) == pytest.approx(float(own[1].sum() + priors[0, row]), abs=1e-4)
 

@@ -46,7 +46,7 @@ def taught(teacher: Path) -> Path:
 
 def taught_objective(teacher: Path, taught: Path, weight: float) -> tuple[Any, Any]:
     teacher_run, student = regard.load(teacher), regard.load(taught)
-    frozen = FrozenTeacher(teacher_run.model, teacher_run.target.start, teacher_run.target.end, student.hidden)
+    frozen = FrozenTeacher(teacher_run.model, teacher_run.target.start, teacher_run.target.end, student.writer.hidden)
     return TaughtFertilityObjective(student.model, 0.0, frozen, weight), student
 
 
@@ -69,7 +69,7 @@ def brute_force(objective: Any, student: Any, row: list[int], copies: list[int])
         logits = student.model.logits(
             student.model.decode(Inputs("tokens", torch.tensor([copies])), student.model.encode(source))
         )[0]
-        logits[:, student.hidden] = -torch.inf
+        logits[:, student.writer.hidden] = -torch.inf
     for place in [*logits.softmax(-1).tolist(), None]:
         states = teacher_run.decode(Inputs("tokens", torch.tensor([written])), teacher_run.encode(source))
         judged = teacher_run.logits(states)[0, -1].log_softmax(-1).tolist()

@@ -63,6 +63,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def near(one: Any, other: Any) -> bool:
+    """Equal; numbers may differ by rounding, because threads share batches."""
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(near, one, other))
+    return bool(one == (pytest.approx(other, rel=1e-4, abs=1e-5) if isinstance(other, float) else other))
+
+
 def all_calls(language: AdapterSwitch, labels: AdapterSwitch) -> dict[str, Callable[[], Any]]:
     """Calls by name; each must give the same whatever runs beside it."""
     pairs = regard.load(OLD / "spans-t5", {"decode.temperature": 1.0, "decode.top_k": 0, "decode.top_p": 1.0})
@@ -101,7 +110,7 @@ def test_threads_get_what_each_gets_alone(language, labels):
         for name in rng.choices(list(calls), k=CALLS):
             if next(numbers) % 9 == 0:  # the selection of the switch does not matter to calls that name their adapter
                 language.use(rng.choice(list(METHODS)))
-            if plain(calls[name]()) != expected[name]:
+            if not near(plain(calls[name]()), expected[name]):
                 wrong.append(name)
         return wrong
 
