@@ -11,6 +11,8 @@ ROWS = [
     ("runs", "formats", "Hugging Face folders, PEFT, GGUF, CTranslate2, subtitles, COCO results"),
     ("tasks", "measure", "attribution, deletion, head reports and effects, logit lens, comparison"),
     ("tasks", "tasks", "one folder per task; generate/, label/ and parallel/ hold what several share"),
+    ("tasks", "modalities", "text, image, sound: read, limit, batch, key, show"),
+    ("tasks", "messages", "requests, results, media, alignments: the types that are JSON"),
     ("work", "training", "loop, steps, checkpoints, schedules, optimizer, callbacks, progress"),
     ("work", "decode", "parallel/ → engine/ → search/"),
     ("data", "synthetic", "embedded data"),

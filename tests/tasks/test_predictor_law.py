@@ -24,11 +24,13 @@ import pyarrow as pa
 import pytest
 import torch
 from helpers.predictors import CASES, Case, known_items, predictor_of
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from regard.config.registry import TASKS
 from regard.errors import UserError
+from regard.messages.base import message_adapter
 from regard.tasks.predictor import Embedding, Streaming
+from regard.tasks.verbs import submit_json, verbs_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 every_case = pytest.mark.parametrize("name", CASES)
@@ -468,3 +470,37 @@ def test_what_a_predictor_can_do(name: str) -> None:
 
 def test_every_task_has_a_case() -> None:
     assert {case.task for case in CASES.values()} == {*TASKS}
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_a_request_as_json_gets_the_same_answer(name: str) -> None:
+    """Also those of the other verbs; each has schemas that say something of every field."""
+    predictor, case = predictor_of(name), CASES[name]
+    verbs = verbs_of(predictor)
+    assert {"predict", "look"} <= {*verbs}
+    assert ("score" in verbs) == (case.targets is not None or case.whole)
+    assert ("embed" in verbs and "similar" in verbs) == (case.task in EMBEDDING)
+    for verb in verbs.values():
+        for schema in verb.schemas().values():
+            assert not silent_fields(schema), silent_fields(schema)
+    for decode in ways_of(name)[:3]:
+        for request in predictor.requests([*case.items[:2]], **decode):
+            body = message_adapter(type(request)).dump_json(request)
+            same(submit_json(predictor, "predict", body).result(), predictor.predict_requests([request])[0])
+    with pytest.raises(ValidationError, match=r"[Uu]nexpected"):
+        submit_json(predictor, "predict", b'{"unknown": 1, ' + body[1:])
+    one_sentence("has no verb 'fly'", lambda: submit_json(predictor, "fly", body))
+
+
+def silent_fields(schema: Any, path: str = "") -> list[str]:
+    """Where a schema says nothing, as that of Any does."""
+    if isinstance(schema, list):
+        return [place for number, each in enumerate(schema) for place in silent_fields(each, f"{path}/{number}")]
+    if not isinstance(schema, dict):
+        return []
+    properties = schema.get("properties", {})
+    silent = [f"{path}/{key}" for key, each in properties.items() if not {*each} - {"title", "default", "description"}]
+    return silent + [place for key, each in schema.items() for place in silent_fields(each, f"{path}/{key}")]
