@@ -12,11 +12,12 @@ class ScoreRequest(Request):
 
     item: AnyItem
     target: str | tuple[str, ...] | None = None  # a text or a label; of several labels, all that the item has
+    details: bool = False  # of texts: also the tokens and their log-probabilities
 
 
 @dataclass(frozen=True)
 class ScoreResult(Result):
-    """ln P(target | item). Tasks that write text also give the tokens of the target and their log-probabilities."""
+    """ln P(target | item). With details, tasks that write text give the tokens of the target, too."""
 
     score: float
     tokens: tuple[str, ...] = ()

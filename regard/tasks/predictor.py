@@ -3,7 +3,8 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -129,17 +130,16 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         return [done.result() for done in self.engine.run(starts, fail_fast=True)]
 
     def start(self, answer: Coroutines[Q, A], request: Q) -> Start[A]:
-        """Begins the coroutine of a request. One that names an adapter is refused: this predictor has one model."""
+        """What begins the coroutine of a request."""
+        return partial(self._begin, answer, request)
 
-        def begin(emit: Emit | None) -> Program[A]:
-            if (adapter := request.adapter) is not None:
-                raise UserError(
-                    f"a request names the adapter {adapter!r}, but this predictor has none; load tuned runs "
-                    "over their base: regard.load(base, tune={name: folder})"
-                )
-            return answer(request, emit)
-
-        return begin
+    def _begin(self, answer: Coroutines[Q, A], request: Q, emit: Emit | None) -> Program[A]:
+        if (adapter := request.adapter) is not None:  # this predictor has one model
+            raise UserError(
+                f"a request names the adapter {adapter!r}, but this predictor has none; load tuned runs "
+                "over their base: regard.load(base, tune={name: folder})"
+            )
+        return answer(request, emit)
 
     @property
     def engine(self) -> Engine:
@@ -186,6 +186,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def score(self, items: Any, targets: Any = None, details: bool = False) -> PlainResult:
         """ln P(target | item), or ln P(text) of a language model; with details a record with its tokens."""
         requests, single = self.score_requests(items, targets)
+        if details:
+            requests = [replace(request, details=True) for request in requests]
         results = self.run_all(self.answer_score, requests)
         values: list[Any] = [to_json(result) if details else result.score for result in results]
         return values[0] if single else values

@@ -21,7 +21,7 @@ from ...errors import UserError
 from ...families.protocols import as_module
 from ...look import AttentionView, ViewAxis, Which, record_layers
 from ...messages.texts import FinishReason, GeneratedText, TextRequest, TokenLogprob, Usage
-from ...messages.verbs import ScoreResult
+from ...messages.verbs import ScoreRequest, ScoreResult
 from ...modalities.base import END, EncodedInput, Modality, target_axes, trace_view
 from ..notices import missing_phrase, require_finite
 from .plans import Plan
@@ -144,13 +144,15 @@ class Writer:
 
     # --- known texts -------------------------------------------------------------------------------------------
 
-    async def score_text(self, modality: Modality, raw: Any, target: str, prompt: tuple[int, ...] = ()) -> ScoreResult:
+    async def score_text(self, modality: Modality, request: ScoreRequest, prompt: tuple[int, ...] = ()) -> ScoreResult:
         """ln P(target | input), END included."""
-        source: EncodedInput = await Read(modality.read, raw)
-        tokens: list[int] = await Read(self.target.encode, target)
+        source: EncodedInput = await Read(modality.read, request.item.value)
+        tokens: list[int] = await Read(self.target.encode, str(request.target))
         self.refuse_long(len(prompt) + len(tokens) + 1)
         logprobs = await self.score(source.inputs, (self.target.start, *prompt), tuple(tokens))
         require_finite(logprobs)
+        if not request.details:
+            return ScoreResult(sum(logprobs))
         return ScoreResult(sum(logprobs), (*self.target.tokens(tokens), END), tuple(logprobs))
 
     async def score_tokens(self, modality: Modality, source: Sequence[int], target: Sequence[int]) -> list[float]:

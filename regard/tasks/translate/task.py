@@ -167,7 +167,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         return [ScoreRequest(TextItem(text=text), target) for text, target in pairs], single
 
     async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
-        return await self.writer.score_text(self.modality, request.item.value, str(request.target))
+        return await self.writer.score_text(self.modality, request)
 
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
