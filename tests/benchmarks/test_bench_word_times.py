@@ -1,19 +1,18 @@
 """`python -m benchmarks.word_times` on an untrained run: the content of its table."""
 
 import pytest
+from helpers.runs import tiny_run
 
-import regard
 from benchmarks import word_times
 from regard.synthetic.morse import MorseRecording
 
 
-def test_words_are_compared_with_their_onsets(tmp_path, capsys):
+def test_words_are_compared_with_their_onsets(capsys):
     settings = {
         "model.width": 32, "model.heads": 2, "model.layers": 1, "model.decoder_layers": 1, "model.inner": 32,
         "data.examples": 200, "train.steps": 1, "train.tokens": 1600, "train.metric": "loss", "train.tensorboard": False,
     }  # fmt: skip
-    regard.train("whisper-morse", settings, out=tmp_path / "run")
-    word_times.main([str(tmp_path / "run")], count=3)
+    word_times.main([str(tiny_run("whisper-morse", **settings))], count=3)
     first, head, *rows = capsys.readouterr().out.splitlines()
     assert first == "2 recordings, 0.000 transcribed without a mistake"  # one is longer than the window
     assert head.split()[:2] == ["words", "of"] and [row.split()[1:3] for row in rows][0] == ["known", "start"]

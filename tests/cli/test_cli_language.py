@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import marian
+from helpers import marian, small
+from helpers.runs import tiny_run
 
 import regard
 from regard.cli import main
@@ -247,16 +248,13 @@ def test_invalid_prompts(run, capsys, monkeypatch, tmp_path):
     assert code == 0 and out.strip()
 
 
-def test_a_run_that_is_not_a_language_model(run, capsys, tmp_path, monkeypatch):
-    regard.train(
-        "dates", out=tmp_path / "x", model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},
-        train={"steps": 2, "tokens": 500, "tensorboard": False}, device="cpu",
-    )  # fmt: skip
-    check_error(capsys, "predict", tmp_path / "x", "--prompt", "May 1", words="--prompt is for language models")
-    both = f"{tmp_path / 'x'} has task translate and {run} has task language; the models of an ensemble need the same"
-    check_error(capsys, "predict", f"{tmp_path / 'x'},{run}", stdin=b"", monkeypatch=monkeypatch, words=both)
-    words = f"{run} has task language and {tmp_path / 'x'} has task translate"
-    check_error(capsys, "predict", f"{run},{tmp_path / 'x'}", stdin=b"", monkeypatch=monkeypatch, words=words)
+def test_a_run_that_is_not_a_language_model(run, capsys, monkeypatch):
+    other = small.translator()
+    check_error(capsys, "predict", other, "--prompt", "May 1", words="--prompt is for language models")
+    both = f"{other} has task translate and {run} has task language; the models of an ensemble need the same"
+    check_error(capsys, "predict", f"{other},{run}", stdin=b"", monkeypatch=monkeypatch, words=both)
+    words = f"{run} has task language and {other} has task translate"
+    check_error(capsys, "predict", f"{run},{other}", stdin=b"", monkeypatch=monkeypatch, words=words)
 
 
 def test_invalid_training_data(files, capsys, tmp_path, monkeypatch):
@@ -318,8 +316,11 @@ def test_an_unwritable_cache_and_a_changed_text(files, capsys, tmp_path):
     assert run_cli(capsys, *settings, f"data.train={files}/valid.txt,{text}", "--out", tmp_path / "d")[0] == 0
 
 
-def test_runs_with_other_test_data_cannot_be_compared(run, files, capsys, tmp_path):
-    settings = [f"data.train={files}/train.txt", f"data.test={files}/valid.txt", *TINY, "train.steps=2"]
-    assert run_cli(capsys, "train", "language", *settings, "--out", tmp_path / "other")[0] == 0
-    check_error(capsys, "eval", run, tmp_path / "other", words="have different test data")
-    assert run_cli(capsys, "eval", run, tmp_path / "other", "--data", files / "test.txt")[0] == 0
+def test_runs_with_other_test_data_cannot_be_compared(run, files, capsys):
+    texts = {path.name: path.read_bytes() for path in files.iterdir()}
+    settings = {**dict(each.split("=", 1) for each in TINY), "train.steps": 2}
+    other = tiny_run(
+        "language", texts, **settings, **{"data.train": "{files}/train.txt", "data.test": "{files}/valid.txt"}
+    )
+    check_error(capsys, "eval", run, other, words="have different test data")
+    assert run_cli(capsys, "eval", run, other, "--data", files / "test.txt")[0] == 0

@@ -1,11 +1,13 @@
 """Detections on the command line: JSON lines, the COCO result array, drawings."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.runs import tiny_run
 from PIL import Image
 
 import regard
@@ -21,23 +23,22 @@ SHAPE = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on three images with category ids 4 and 9, beside its images and annotations."""
-    folder = tmp_path_factory.mktemp("detections")
-    (folder / "images").mkdir()
+def run() -> Path:
+    """A stored run on three images with category ids 4 and 9, beside its images and annotations."""
+    files: dict[str, str | bytes] = {}
     images, boxes = [], []
     for number in range(3):
         pixels = np.random.default_rng(number).integers(0, 255, (30, 40 + number, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / "images" / f"cell-{number}.png")
+        Image.fromarray(pixels).save(png := io.BytesIO(), "png")
+        files[f"images/cell-{number}.png"] = png.getvalue()
         images.append({"id": 70 + number, "file_name": f"cell-{number}.png", "width": 40 + number, "height": 30})
         boxes.append(
             {"id": number + 1, "image_id": 70 + number, "category_id": 4 if number else 9, "bbox": [3, 4, 20, 15]}
         )
     names = [{"id": 9, "name": "white"}, {"id": 4, "name": "red"}]
-    (folder / "instances.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": names}))
-    sides = f"{folder / 'images'},{folder / 'instances.json'}"
-    regard.train("detect", {**SHAPE, "data.train": sides, "data.valid": sides}, out=folder / "run")
-    return folder / "run"
+    files["instances.json"] = json.dumps({"images": images, "annotations": boxes, "categories": names})
+    sides = "{files}/images,{files}/instances.json"
+    return tiny_run("detect", files, **SHAPE, **{"data.train": sides, "data.valid": sides})
 
 
 def outputs(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[Any]:

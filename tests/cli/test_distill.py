@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import small
+from helpers import reads, small
+from helpers.runs import tiny_run
 
 import regard
 from regard.cli import main
@@ -104,34 +105,31 @@ def test_a_killed_call_continues(run: Path, source: Path, tmp_path: Path, capsys
 
 
 def test_embedded_data_and_tables_become_pairs(tmp_path: Path, capsys) -> None:
-    tiny = {**small.TINY, "data.examples": 9, "train.steps": 1}
-    regard.train("translate", tiny, out=tmp_path / "run")
-    assert regard.distill(tmp_path / "run", {"decode.kind": "greedy"}, out=tmp_path / "a.tsv") == 9
+    run = tiny_run("translate", **small.TINY, **{"data.examples": 9, "train.steps": 1})
+    assert regard.distill(run, {"decode.kind": "greedy"}, out=tmp_path / "a.tsv") == 9
     rows = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
     assert len(rows) == 9 and all(len(row) == 2 and row[0] for row in rows)
     (tmp_path / "b.tsv").write_text("one\ttwo\nthree\tfour\n")
-    found = distill(capsys, tmp_path / "run", "--data", tmp_path / "b.tsv", "--out", tmp_path / "c.tsv")
+    found = distill(capsys, run, "--data", tmp_path / "b.tsv", "--out", tmp_path / "c.tsv")
     assert found[0] == 0 and [line.split("\t")[0] for line in (tmp_path / "c.tsv").read_text().splitlines()] == [
         "one",
         "three",
     ]
     for data, words in (([], "not in files"), (["--data", tmp_path / "b.tsv"], "a table")):
-        code, _, err = distill(capsys, tmp_path / "run", *data, "--out", tmp_path / "c.de")
+        code, _, err = distill(capsys, run, *data, "--out", tmp_path / "c.de")
         assert code == 2 and f"the data are {words}, so targets alone have no sources" in err
 
 
 def test_mistakes(run: Path, source: Path, tmp_path: Path, capsys) -> None:
-    regard.train(
-        "classify", {"model.size": "tiny", "train.steps": 1, "data.examples": 20, "device": "cpu"}, out=tmp_path / "c"
-    )
     out, part = tmp_path / "a.de", tmp_path / "a.de.part"
+    classifier = reads.stored_run("classify", train__steps=2)
     (tmp_path / "old.de").write_text("x")
     part.mkdir()
     (part / "job.json").write_text('{"source": "other"}')
     busy = tmp_path / "busy.de"
     busy.with_name("busy.de.part").mkdir()
     for arguments, sentence in [
-        ([tmp_path / "c", "--out", out], "is a run of the task classify; distill takes one that writes texts"),
+        ([classifier, "--out", out], "is a run of the task classify; distill takes one that writes texts"),
         ([run, "decode.nbest=2", "--data", source, "--out", out], "decode.nbest is 2, and a source gets one target"),
         ([run, "--data", source, "--out", tmp_path / "old.de"], "old.de exists already; remove it, or choose another"),
         ([run, "--data", source, "--out", tmp_path / "no" / "a.de"], "its folder does not exist; choose another --out"),

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import reads
+from helpers.runs import copy_run
 from PIL import Image
 
 import regard
 from regard.cli.app import main
 
-SHAPE = {"model.width": 16, "model.heads": 2, "model.layers": 1, "model.inner": 16}
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("image files")
-    few = {"data.examples": 64, "train.steps": 2, "train.warmup": 1, "train.eval_every": 2, "train.save_every": 2}
-    regard.train("classify-image", {**SHAPE, **few, "train.batch": 8, "train.tensorboard": False}, out=folder / "run")
+    copy_run(reads.image_run(), folder / "run")
     for number in range(3):
         image = Image.fromarray(np.random.default_rng(number).integers(0, 255, (20, 30 + number, 3), np.uint8))
         image.save(folder / f"{number}.png")

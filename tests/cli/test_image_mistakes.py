@@ -9,7 +9,6 @@ import pytest
 from helpers import reads
 from PIL import Image
 
-import regard
 from regard.cli import main
 
 TINY = ["model.width=16", "model.heads=2", "model.layers=1", "model.inner=16", "train.steps=2", "train.warmup=1"]
@@ -74,21 +73,17 @@ def test_texts_for_images_and_images_for_texts(
     images: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = images / "all" / "a" / "0.png"
-    regard.train("classify-image", _settings(images), out=tmp_path / "images")
     text = tmp_path / "lines.txt"
     text.write_text("a text\n")
-    refused(capsys, "predict", tmp_path / "images", text, words="lines.txt cannot be read as an image: it is text")
-    reads.write_texts(tmp_path / "train.tsv", reads.labeled_examples(20, 1))
-    tiny = {"model.size": "tiny", "model.width": 16, "model.layers": 1, "tokenizer.kind": "char", "train.steps": 1}
-    tiny |= {"train.warmup": 1, "train.tensorboard": False, "data.train": str(tmp_path / "train.tsv")}
-    regard.train("classify", tiny, out=tmp_path / "texts")
+    refused(capsys, "predict", reads.image_run(), text, words="lines.txt cannot be read as an image: it is text")
+    classifier = reads.stored_run("classify", train__steps=2)
     words = "is a .png file, which is no text; this task reads text; use a run of an image task, such as classify-image"
-    refused(capsys, "predict", tmp_path / "texts", picture, words=words)
-    refused(capsys, "eval", tmp_path / "texts", "--data", picture, words=words)
+    refused(capsys, "predict", classifier, picture, words=words)
+    refused(capsys, "eval", classifier, "--data", picture, words=words)
     refused(capsys, "train", "classify", f"data.train={picture}", words=words)
     renamed = tmp_path / "image.txt"
     renamed.write_bytes(picture.read_bytes())
-    refused(capsys, "predict", tmp_path / "texts", renamed, words="image.txt:1 ")
+    refused(capsys, "predict", classifier, renamed, words="image.txt:1 ")
     refused(
         capsys, "train", "classify-image", f"data.train={text}", words="is neither a folder, an archive nor a table"
     )

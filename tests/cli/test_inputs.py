@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from helpers.runs import copy_run, tiny_run
 
 import regard
 from regard.cli import main
@@ -62,7 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for task, columns in data.items():
         path = write_table(place / f"{task}.jsonl", columns)
-        assert main(["train", task, f"data.train={path}", *TINY, "--out", str(place / task)]) == 0
+        settings = dict(each.split("=") for each in TINY)
+        run = tiny_run(task, {path.name: path.read_bytes()}, **settings, **{"data.train": f"{{files}}/{path.name}"})
+        copy_run(run, place / task)
     return place
 
 

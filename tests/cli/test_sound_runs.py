@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 from helpers import reads
+from helpers.runs import copy_run, tiny_run
 
 import regard
 from regard.cli import main
@@ -46,21 +47,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"all/{number}.wav\t{text}\n" for number, text in enumerate(TEXTS)]
     (path / "train.tsv").write_text("path\ttext\n" + "".join(rows[:6]))
     (path / "test.tsv").write_text("path\ttext\n" + "".join(rows[6:]))
-    settings = dict(each.split("=", 1) for each in TINY)
-    tables = {"data.train": str(path / "train.tsv"), "data.valid": str(path / "test.tsv")}
-    regard.train("transcribe", {**settings, **tables}, out=path / "run")
+    files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*.*")}
+    tables = {"data.train": "{files}/train.tsv", "data.valid": "{files}/test.tsv"}
+    copy_run(tiny_run("transcribe", files, **dict(each.split("=", 1) for each in TINY), **tables), path / "run")
     return path
 
 
 @pytest.fixture(scope="module")
-def texts_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts_run() -> Path:
     """A classifier of texts."""
-    path = tmp_path_factory.mktemp("texts")
-    reads.write_texts(path / "train.tsv", reads.labeled_examples(20, 1))
-    tiny = {"model.size": "tiny", "model.width": 16, "model.layers": 1, "tokenizer.kind": "char", "train.steps": 1}
-    tiny |= {"train.warmup": 1, "train.tensorboard": False, "data.train": str(path / "train.tsv")}
-    regard.train("classify", tiny, out=path / "run")
-    return path / "run"
+    return reads.stored_run("classify", train__steps=2)
 
 
 def lines(capsys: Capture, *arguments: object) -> list[str]:

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import soundfile
+from helpers.runs import tiny_run
 
 import regard
 from regard.cli import files as recording_files
@@ -20,7 +21,6 @@ from regard.config.run import change_settings
 from regard.formats.subtitles import FORMATS
 from regard.synthetic import morse
 from regard.tasks.transcribe.task import TranscribePredictor
-from regard.training import curves
 
 TINY = {
     "model.width": 16, "model.heads": 2, "model.layers": 1, "model.inner": 32, "model.channels": 4, "data.bins": 12, "data.hop": 10,
@@ -33,12 +33,9 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run() -> Path:
     """A run that writes nonsense of five tokens or more for every segment of 1.5 seconds."""
-    folder = tmp_path_factory.mktemp("transcripts") / "run"
-    with mock.patch.object(morse, "HELD_OUT", 4), mock.patch.object(curves, "draw", lambda folder: None):
-        regard.train("transcribe", TINY, out=folder)
-    return folder
+    return tiny_run("transcribe", patches={"regard.synthetic.morse.HELD_OUT": 4}, **TINY)
 
 
 @pytest.fixture

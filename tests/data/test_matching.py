@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.inputs import inputs
+from helpers.runs import tiny_run
 from torch.nn import functional as F
 
 import regard
@@ -84,17 +85,14 @@ def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_held_out")
 @pytest.mark.parametrize("kind", ["window", "blocks", "favor", "lowrank"])
-def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
+def test_every_kind_of_attention_classifies(kind: str) -> None:
     """Train, load, predict: labels of new texts do not depend on the batch."""
     few = {
         "lowrank": {"model.attention.tokens": 96},
         "blocks": {"model.attention.size": 4},
     }  # with larger blocks, a text is one block
-    own = {"model.attention.kind": kind, **few.get(kind, {})}
-    regard.train(
-        "matching", {**FEW, **own, "data.examples": 400, "train.batch": 8, "train.steps": 2}, out=tmp_path / "run"
-    )
-    system = regard.load(tmp_path / "run")
+    own = {"model.attention.kind": kind, **few.get(kind, {}), "data.examples": 400, "train.batch": 8, "train.steps": 2}
+    system = regard.load(tiny_run("matching", patches={"regard.synthetic.matching.HELD_OUT": 60}, **FEW | own))
     assert kind != "blocks" or system.model.encoder.layers[0].attention.kernel.dense_limit < 96
     texts = [text for text, _ in MatchingSource("test", 94, 6, 1)]
     together, alone = system.predict(texts, details=True), [system.predict(text, details=True) for text in texts]

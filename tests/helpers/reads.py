@@ -82,6 +82,14 @@ def stored_run(recipe: str, **settings: Any) -> Path:
     return tiny_run(recipe, file_texts(recipe), **all_settings(recipe, "{files}", **settings))
 
 
+def image_run() -> Path:
+    """A stored classifier of images, for tests that need just some run: ten labels, 28 × 28 pixels."""
+    return tiny_run("classify-image", **{
+        "model.width": 16, "model.heads": 2, "model.layers": 1, "model.inner": 16, "data.examples": 64, "train.steps": 2,
+        "train.warmup": 1, "train.eval_every": 2, "train.save_every": 2, "train.batch": 8, "train.tensorboard": False,
+    })  # fmt: skip
+
+
 def train_run(recipe: str, folder: Path, **settings: Any) -> Path:
     """Train such a run in a folder of its own, for a test that needs the training or changes the run."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from helpers.containers import CONTAINERS, FILES, Columns, holds_line_breaks, holds_lists, rows_of
 from helpers.reads import TINY, labeled_examples
+from helpers.runs import tiny_run
 
 import regard
 from regard.cli import app as cli
@@ -252,8 +253,8 @@ def test_the_command_line_answers_as_python_does(
 ) -> None:
     """One answer per record, in order; a record without text has an empty one."""
     monkeypatch.setattr("regard.training.curves.draw", lambda folder: None)
-    predictor = regard.train("classify", SETTINGS, out=tmp_path / "run", data={"train": TRAIN})
-    assert predictor is not None
+    run = tiny_run("classify", data={"train": TRAIN}, **SETTINGS)
+    predictor = regard.load(run)
     columns = as_columns(TEST)
     columns["text"][3] = None
     texts = [text for text in columns["text"] if text]
@@ -264,7 +265,7 @@ def test_the_command_line_answers_as_python_does(
         (folder := tmp_path / name).mkdir()
         path = CONTAINERS[name](columns, folder)
         capsys.readouterr()
-        assert cli.main(["predict", str(tmp_path / "run"), path]) == 0, name
+        assert cli.main(["predict", str(run), path]) == 0, name
         assert capsys.readouterr().out.split("\n")[:-1] == expected, name
-        assert cli.main(["eval", str(tmp_path / "run"), "--data", path, "--json"]) == 0, name
+        assert cli.main(["eval", str(run), "--data", path, "--json"]) == 0, name
         assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(metrics)), name

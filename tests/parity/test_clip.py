@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers.parity import run_readme
+from helpers.runs import tiny_run
 from PIL import Image
 
 import regard
@@ -90,8 +91,8 @@ def test_a_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys: Any) -
              for name, value in {"width": 16, "heads": 2, "layers": 1, "inner": 24}.items()}  # fmt: skip
     settings = small | {"model.width": 12, "model.source.image": 32, "model.source.pool": "first", "train.steps": 1}
     settings |= {"train.warmup": 1, "train.batch": 4, "data.examples": 8, "train.metric": "loss", "train.eval_every": 9}
-    run = regard.train("contrastive", settings, out=tmp_path / "run")
-    report = regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+    folder = tiny_run("contrastive", **settings)
+    run, report = regard.load(folder), regard.convert(folder, out=tmp_path / "hf", to="huggingface")
     assert "transformers" in report["checked"] and "tokens equal" in report["checked"]
     again = regard.load(tmp_path / "hf")
     items = [image(), "a red circle", "a blue cross left of a red square"]

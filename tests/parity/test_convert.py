@@ -12,7 +12,7 @@ import transformers as hf
 from helpers import marian, reads, small
 from helpers.inputs import inputs
 from helpers.readme import output_of_example
-from helpers.runs import copy_run
+from helpers.runs import copy_run, tiny_run
 
 import regard
 from regard.cli import main
@@ -311,13 +311,18 @@ def moods() -> Path:
     return reads.stored_run("classify", train__steps=2, train__save_every=1, train__keep=2)
 
 
-def tuned(base: Path, out: Path) -> Path:
+def tuned(base: Path) -> Path:
     """A classifier tuned over `base`, whose labels have other names."""
     lines = [(text, {"glad": "up", "sad": "down"}[label]) for text, label in reads.labeled_examples(60, 5)]
-    data = reads.write_texts(out.with_suffix(".tsv"), lines)
-    settings = {"data.train": str(data), "start": str(base), "tune.kind": "lora", "train.lr": 1e-2, "train.steps": 20}
-    regard.train("classify", {**settings, "train.tensorboard": False, "device": "cpu"}, out=out)
-    return out
+    own = {
+        "data.train": "{files}/train.tsv",
+        "start": str(base),
+        "tune.kind": "lora",
+        "train.lr": 1e-2,
+        "train.steps": 20,
+    }
+    files = {"train.tsv": reads.lines_of_texts(lines)}
+    return tiny_run("classify", files, **own, **{"train.tensorboard": False, "device": "cpu"})
 
 
 def same_processors(ours: Path, theirs: Path) -> bool:
@@ -332,7 +337,7 @@ def same_processors(ours: Path, theirs: Path) -> bool:
 def test_averaged_and_merged_runs_keep_every_processor(moods, tmp_path):
     regard.convert(moods, average=2, out=tmp_path / "mean")
     assert same_processors(moods, tmp_path / "mean") and regard.load(tmp_path / "mean").labels.names == ["glad", "sad"]
-    run = tuned(moods, tmp_path / "tuned")
+    run = tuned(moods)
     regard.convert(run, merge=True, out=tmp_path / "merged")
     assert same_processors(run, tmp_path / "merged") and regard.load(tmp_path / "merged").labels.names == ["down", "up"]
     images = copy_run(moods, tmp_path / "images")
@@ -359,7 +364,7 @@ def test_a_hugging_face_folder_has_the_labels_and_the_tokenizer(moods, tmp_path)
 
 
 def test_a_peft_folder_has_the_labels_of_its_run(moods, tmp_path):
-    run = tuned(moods, tmp_path / "tuned")
+    run = tuned(moods)
     regard.convert(run, to="peft", out=tmp_path / "peft")
     over, ours = regard.load(moods, tune=tmp_path / "peft"), regard.load(run)
     texts = [text for text, _ in reads.labeled_examples(20, 3)]

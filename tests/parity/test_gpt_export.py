@@ -9,6 +9,7 @@ import transformers as hf
 from helpers import causal, marian
 from helpers.inputs import inputs
 from helpers.readme import output_of_example
+from helpers.runs import tiny_run
 from safetensors.torch import load_file
 
 import regard
@@ -25,20 +26,18 @@ SMALL = {
 }  # fmt: skip
 
 
-def trained(folder: Path, **settings) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", 300), ("valid", 20)):
-        (folder / f"{name}.txt").write_text("\n".join(marian.sentences(count, len(name))) + "\n")
-    data = {"data.train": folder / "train.txt", "data.valid": folder / "valid.txt", "data.cache": folder / "cache"}
+def trained(**settings) -> Path:
+    texts = {name: marian.sentences(count, len(name)) for name, count in (("train", 300), ("valid", 20))}
+    files = {f"{name}.txt": "\n".join(lines) + "\n" for name, lines in texts.items()}
+    data = {"data.train": "{files}/train.txt", "data.valid": "{files}/valid.txt", "data.cache": "{files}/cache"}
     places = {} if "model__family" in settings or "model__size" in settings else {"model.positions.tokens": 90}
     own = places | {key.replace("__", "."): value for key, value in settings.items()}
-    regard.train("language", {**SMALL, **{key: str(path) for key, path in data.items()}, **own}, out=folder / "run")
-    return folder / "run"
+    return tiny_run("language", files, **{**SMALL, **data, **own})
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return trained(tmp_path_factory.mktemp("gpt"))
+def run() -> Path:
+    return trained()
 
 
 def same(run: Path, out: Path) -> tuple[object, object]:
@@ -102,7 +101,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_supported_form(name, tmp_path):
-    run = trained(tmp_path / "run", train__steps=12, **FORMS[name])
+    run = trained(train__steps=12, **FORMS[name])
     told = regard.convert(run, to="huggingface", out=tmp_path / "out")
     assert "texts equal" in told["checked"]
     ours, theirs = same(run, tmp_path / "out")
@@ -156,10 +155,10 @@ def test_unsupported_settings(run, tmp_path):
     assert words(**gpt.SIZES["modern-tiny"] | {"attention": {"scaled": False}}) == [
         "model.attention.scaled=false (expected true: Llama scales attention scores)"
     ]
-    other = trained(tmp_path / "xl", model__family="xl", train__steps=1)
+    other = trained(model__family="xl", train__steps=1)
     with pytest.raises(UserError, match="cannot become --to huggingface: model.family is xl; expected transformer, "):
         regard.convert(other, to="huggingface", out=tmp_path / "out")
-    window = trained(tmp_path / "window", model__attention__kind="window", train__steps=1)
+    window = trained(model__attention__kind="window", train__steps=1)
     with pytest.raises(
         UserError, match="cannot become a GPT-2, Llama or Mistral folder; what does not fit: model.attention.kind="
     ):
@@ -169,7 +168,7 @@ def test_unsupported_settings(run, tmp_path):
 def test_mistral_folder(tmp_path):
     """A modern model with windows: every token attends to itself and the five before it."""
     modern = {"model__size": "modern-tiny", "model__attention__kind": "window", "model__attention__radius": 5}
-    window, out = trained(tmp_path / "window", **modern), tmp_path / "out"
+    window, out = trained(**modern), tmp_path / "out"
     report = regard.convert(window, to="huggingface", out=out)
     assert "regard and transformers" in report["checked"]
     ours, theirs = same(window, out)

@@ -10,6 +10,7 @@ import torch
 import transformers as hf
 from helpers.causal import END, byte_level, loud
 from helpers.parity import change_config, run_readme
+from helpers.runs import tiny_run
 from PIL import Image
 
 import regard
@@ -113,20 +114,19 @@ def test_a_folder_starts_a_run_and_is_written_back(tmp_path: Path, monkeypatch: 
 
 
 def test_a_trained_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    run, out = tmp_path / "run", tmp_path / "out"
-    ours = regard.train("caption", TRAINED | {"decode.max_tokens": 7}, out=run)
+    out, patches = tmp_path / "out", {"regard.synthetic.scenes.HELD_OUT": 6}
+    run = tiny_run("caption", patches=patches, **TRAINED, **{"decode.max_tokens": 7})
+    ours = regard.load(run)
     regard.convert(run, to="huggingface", out=out)
     item = images(1)[0]
     assert regard.load(out).predict([item], nbest=2, kind="beam") == ours.predict([item], nbest=2, kind="beam")
     printed = run_readme(out, item, monkeypatch, capsys).strip("\n")
     assert trimmed([printed]) == trimmed([ours.predict(item)])
     assert "bleu" in (out / "README.md").read_text()
-    regard.train(
-        "caption", TRAINED | {"model.encoder.pool": "mean", "model.positions.kind": "sinusoid"}, out=tmp_path / "m"
-    )
+    other = {"model.encoder.pool": "mean", "model.positions.kind": "sinusoid"}
     expected = r"model.encoder.pool=mean \(expected first.*model.positions.kind=sinusoid"
     with pytest.raises(UserError, match=expected):
-        regard.convert(tmp_path / "m", to="huggingface", out=tmp_path / "no")
+        regard.convert(tiny_run("caption", patches=patches, **TRAINED | other), to="huggingface", out=tmp_path / "no")
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers.parity import run_readme
+from helpers.runs import copy_run, tiny_run
 from PIL import Image
 
 import regard
@@ -82,7 +83,7 @@ def test_images_are_read_as_theirs(theirs: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    run = regard.train("classify-image", TRAINED, out=tmp_path / "run")
+    run = regard.load(copy_run(tiny_run("classify-image", **TRAINED), tmp_path / "run"))
     with torch.no_grad():
         for parameter in run.model.parameters():
             parameter.normal_(0, 0.2)
@@ -102,9 +103,9 @@ def test_a_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys: Any) -
 
 
 def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
-    regard.train("classify-image", TRAINED | {"model.pool": "mean"}, out=tmp_path / "run")
+    run = tiny_run("classify-image", **TRAINED | {"model.pool": "mean"})
     with pytest.raises(UserError, match="model.pool=mean .expected first"):
-        regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+        regard.convert(run, out=tmp_path / "hf", to="huggingface")
     assert any("model.stem" in each for each in vit.CONFIG.unsupported(ViTConfig(stem=(8,))))
     tower = CLIPConfig(source=ImageTowerConfig(stem=(8,)))
     assert any("model.source.stem" in each for each in clip.unsupported(tower))
