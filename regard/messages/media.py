@@ -189,6 +189,7 @@ class Item:
     image: Image | None = None
     audio: Sound | None = None
     text_pair: str | None = None  # the second text of a pair
+    task: str | None = None  # the tag, for a model of several tasks
 
     def __post_init__(self) -> None:
         given = [name for name in ("text", "image", "audio") if getattr(self, name) is not None]

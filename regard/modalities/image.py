@@ -44,6 +44,7 @@ class ImageModality(Modality):
 
     def look_input(self, raw: RawImage) -> EncodedInput:
         """The pixels as bytes, so that a view can show them."""
+        raw = raw.raw if isinstance(raw, Image) else raw
         return self.encoded_input(raw, self.processor.encode_bytes(raw))
 
     def axis(self, source: EncodedInput, model: Any, positions: int) -> ViewAxis:

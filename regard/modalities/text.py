@@ -48,7 +48,10 @@ class TextModality(Modality):
 
     def encoded_input(self, raw: str, array: Array) -> EncodedInput:
         inputs = Inputs("tokens", torch.from_numpy(array).long()[None])
-        return EncodedInput(raw, array, inputs, self.max_tokens(array), raw)
+        return EncodedInput(raw, array, inputs, self.max_tokens(array), self.key(raw, array))
+
+    def key(self, raw: str, array: Array) -> str:
+        return raw
 
     def collate(self, arrays: Sequence[Array]) -> Inputs:
         return pad_tokens(arrays, self.tokenizer.pad)

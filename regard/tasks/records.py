@@ -4,14 +4,11 @@ from dataclasses import asdict, fields
 
 from .base import Record
 from .requests import (
-    Caption,
-    CaptionResult,
     ClassifyResult,
     Completion,
     LanguageResult,
     MaskedResult,
     MultiLabelResult,
-    MultitaskResult,
     TagResult,
     TranslateResult,
     Translation,
@@ -23,8 +20,6 @@ TRANSLATED = (*TRANSLATION, "source_pieces")
 EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
 TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
-MULTITASK = tuple(name for name in TRANSLATION if name != "word_alignment")
-CAPTION = tuple(field.name for field in fields(Caption) if field.name != "length")
 COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
 
@@ -51,19 +46,6 @@ def transcript_record(result: TranscribeResult) -> Record:
         "segments": segments,
         "nbest": [_record(hypothesis, TRANSCRIPT[:4]) for hypothesis in result.nbest],
     }
-
-
-def multitask_record(result: MultitaskResult) -> Record:
-    """The best hypothesis with the modality and the task, and all hypotheses as `nbest`."""
-    names = ("kind", "task", *MULTITASK)
-    return _record(result, (*names, "positions")) | {
-        "nbest": [_record(hypothesis, MULTITASK) for hypothesis in result.nbest]
-    }
-
-
-def caption_record(result: CaptionResult) -> Record:
-    """The best caption, with all of them as `nbest`."""
-    return _record(result, CAPTION) | {"nbest": [_record(hypothesis, CAPTION) for hypothesis in result.nbest]}
 
 
 def completion_record(result: LanguageResult) -> Record:

@@ -128,6 +128,16 @@ def check_text(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
         assert sum(record["logprobs"]) == pytest.approx(record["logprob"], abs=1e-4)
 
 
+def check_aligned(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+    """A text for an item has an alignment of every token to a token, a patch or a time."""
+    check_text(predictor, item, record, decode)
+    alignment = record["alignment"]
+    assert len(alignment[ALIGNED[alignment["kind"]]]) == len(record["tokens"])
+
+
+ALIGNED = {"tokens": "positions", "patches": "patches", "times": "times"}
+
+
 def check_translation(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     check_text(predictor, item, record, decode)
     assert {*record} == {field.name for field in fields(TranslateResult)}
@@ -602,7 +612,7 @@ CASES = {
     "caption": Case(
         "caption", [*zip(IMAGES, CAPTIONS, strict=True)] * 2, IMAGES[:3], CAPTIONER,
         [GREEDY, BEAM, SAMPLE, RULES, {"prefix": "a r"}, {"exclude": ["g", "d"], "kind": "greedy"}], texts_of, image_table,
-        text_metrics, check=check_text, forms=image_forms, wrong=bad_images, targets=["a red", "dog", "the"],
+        text_metrics, check=check_aligned, forms=image_forms, wrong=bad_images, targets=["a red", "dog", "the"], sharp=3.0,
         pair=("an image and its caption", "images", "captions"), look="red dog", wrong_decode=[NO_SPLIT, CANDIDATES],
     ),
     "transcribe": Case(
@@ -629,7 +639,7 @@ CASES = {
     ),
     "multitask": Case(
         "multitask", MANIFEST, [SQUARE, {"text": "cab", "task": "copy"}, SOUND, {"text": "abcabc", "task": "reverse"}], OMNI,
-        [BEAM, SAMPLE, RULES, {"prefix": "ab"}, {"exclude": ["a", "b"]}], texts_of, manifest, mixed_metrics, check=check_text,
+        [BEAM, SAMPLE, RULES, {"prefix": "ab"}, {"exclude": ["a", "b"]}], texts_of, manifest, mixed_metrics, check=check_aligned,
         forms=mixed_forms, wrong=lambda folder: [(5, "a int is no text"), ({}, "an input has no")],
         targets=["ab", "", "cab", "b"], pair=("an input and its target", "inputs", "targets"),
         noticed=[({"text": " ", "task": "copy"}, "", "", {})], look="ab",

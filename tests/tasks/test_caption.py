@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,13 +17,15 @@ from PIL import Image
 import regard
 from regard.cli import main
 from regard.data.sources.data_files import evaluation_files
-from regard.decode import Hypothesis
+from regard.decode import Beam
 from regard.errors import UserError
+from regard.messages.media import Image as Media
+from regard.messages.texts import CaptionRequest, GeneratedText, Usage
 from regard.metrics.captions import cider
 from regard.parts import Inputs
 from regard.synthetic import captions
-from regard.tasks.caption.generation import caption_result
 from regard.tasks.caption.task import CaptionPredictor
+from regard.tasks.generate.writer import Writer
 from regard.tasks.task import prepare
 from regard.training import curves
 
@@ -72,18 +75,33 @@ def test_details_and_constraints(predictor: CaptionPredictor) -> None:
     settings = {"kind": "beam", "beam": 4, "nbest": 2, "include": "red cross", "max_tokens": 12}
     record = predictor.predict(IMAGES[0], details=True, **settings)
     assert json.loads(json.dumps(record)) == record and "red cross" in record["text"] and len(record["nbest"]) == 2
-    assert list(record)[:4] == ["text", "score", "logprob", "ended"] and record["nbest"][0]["text"] == record["text"]
-    assert len(record["patches"]) == len(record["pieces"]) and all(
-        0 <= row < 2 > column for row, column in record["patches"]
+    assert list(record)[:4] == ["text", "score", "logprob", "finish"] and record["nbest"][0]["text"] == record["text"]
+    patches = record["alignment"]["patches"]
+    assert len(patches) == len(record["tokens"]) and all(0 <= row < 2 > column >= 0 for row, column in patches)
+    assert record["usage"]["input"] == 4 and record["usage"]["output"] == sum(
+        each["length"] for each in record["nbest"]
     )
     plain = predictor.predict(IMAGES[0], details=True, kind="greedy")
     assert sum(plain["logprobs"]) == pytest.approx(plain["logprob"], abs=1e-4)
-    unmet = predictor.constraint_tokenizer.encode("", ("blue",), ())
-    best = Hypothesis([5], -1.0, -1.0, True)
-    (notice,) = caption_result(["red"], [best], [], unmet).notices
-    assert "lacks the phrase 'blue'" in notice
-    nothing = caption_result([], [], [], unmet)
-    assert nothing.text == "" and nothing.missing == ("blue",) and "no text satisfies decode.*" in nothing.notices[0]
+    request = CaptionRequest(Media(IMAGES[0]), include=("blue",), strategy=Beam(2))
+    for texts, words in (
+        ([GeneratedText("red", -1.0, -1.0, "end", missing=("blue",))], "lacks the phrase 'blue'"),
+        ([], "no text satisfies decode.* for the image"),
+    ):
+        with mock.patch.object(Writer, "write", writes(texts)):
+            (result,) = predictor.predict_requests([request])
+        assert result.missing == ("blue",) and result.text == "".join(text.text for text in texts)
+        (notice,) = result.notices
+        assert words in notice
+
+
+def writes(texts: list[GeneratedText]) -> Any:
+    """In place of Writer.write."""
+
+    async def write(*_: object) -> Any:
+        return SimpleNamespace(texts=texts, usage=Usage(4, 0))
+
+    return write
 
 
 def test_scores_are_those_of_the_model(predictor: CaptionPredictor) -> None:
@@ -96,7 +114,7 @@ def test_scores_are_those_of_the_model(predictor: CaptionPredictor) -> None:
     wanted = logits[0].log_softmax(-1)[range(len(ids) + 1), [*ids, predictor.target.end]].tolist()
     found = predictor.score(IMAGES[:1], texts[:1], details=True)[0]
     assert found["logprobs"] == pytest.approx(wanted, abs=1e-4) and found["score"] == pytest.approx(alone[0], abs=1e-4)
-    assert found["pieces"][-1] == "■" and len(found["pieces"]) == len(ids) + 1
+    assert found["tokens"][-1] == "■" and len(found["tokens"]) == len(ids) + 1
     for arguments in ((IMAGES[0],), (IMAGES, "a"), (IMAGES[0], ["a"])):
         with pytest.raises(UserError, match="score takes an image and its caption, or a list of each"):
             predictor.score(*arguments)
@@ -115,8 +133,8 @@ def test_attention_over_patches(predictor: CaptionPredictor, tmp_path: Path) -> 
     assert {name: len(axis) for name, axis in view.axes.items()} == {"source": 5, "target": 4, "prefix": 4}
     weights = view.cross()
     assert weights.shape == (4, 5) and torch.allclose(weights.sum(1), torch.ones(4))
-    own = predictor.look(IMAGES[0])
-    assert own.cross().size(1) == 5
+    own, written = predictor.look(IMAGES[0]), predictor.predict(IMAGES[0], details=True, kind="beam")
+    assert own.cross().size(1) == 5 and own.target[:-1] == written["tokens"]
     first = predictor.look(IMAGES[0], "a red circle", layer=1)
     assert {(each.kind, each.layer) for each in first.maps} == {("encoder", 1), ("decoder", 1), ("cross", 1)}
     torch.testing.assert_close(first.layer_map(1, "cross").weights, view.layer_map(1, "cross").weights)
@@ -135,7 +153,7 @@ def test_evaluation_has_one_item_for_an_image(run: Path, tmp_path: Path) -> None
     assert "nrefs:2" in metrics["bleu signature"]
     loss = -sum(predictor.score(IMAGES, ["a red circle"] * 3)) / 12
     assert metrics["loss"] == pytest.approx(loss, abs=1e-4)
-    with mock.patch.object(CaptionPredictor, "captions_of", lambda *_: ["the red circle"] * 3):
+    with mock.patch.object(CaptionPredictor, "predict", lambda self, images, **_: ["the red circle"] * len(images)):
         _, found, references = predictor.evaluate_with_outputs(evaluation_files(rows))
         assert predictor.evaluate(rows)["exact"] == 1.0
     signatures, results = predictor.paired_test([found, ["a"] * 3], references)

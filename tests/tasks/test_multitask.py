@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -12,8 +13,10 @@ import regard
 from regard.cli.app import main
 from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
+from regard.messages.media import Item
 from regard.processors.sound.read import Samples
-from regard.tasks.multitask.items import Item, as_item, is_single
+from regard.tasks.multitask.items import as_item, input_of, is_single
+from regard.tasks.multitask.task import losses
 from regard.training import curves
 from regard.training.step import GradientStep
 
@@ -56,9 +59,13 @@ def test_validation_has_a_loss_for_every_kind_and_a_score_for_every_task(run):
 
 def test_the_kind_decides_the_task_unless_there_are_several(predictor):
     found = predictor.predict([IMAGE, SOUND], details=True)
-    assert [(each["kind"], each["task"]) for each in found] == [("image", "image"), ("audio", "audio")]
-    assert found[0]["positions"] == ["1,1", "1,2", "2,1", "2,2"] and len(found[0]["logprobs"]) >= 1
-    assert all(0 <= place < len(each["positions"]) for each in found for place in each["alignment"])
+    assert [each["task"] for each in found] == ["image", "audio"] and len(found[0]["logprobs"]) >= 1
+    image, sound = (each["alignment"] for each in found)
+    assert image["kind"] == "patches" and sound["kind"] == "times"
+    assert all(0 <= row < 2 > column >= 0 for row, column in image["patches"])
+    assert all(0 <= start < end < 0.6 for start, end in sound["times"])
+    assert [len(image["patches"]), len(sound["times"])] == [len(each["tokens"]) for each in found]
+    assert [each["usage"]["input"] for each in found] == [4, 96]  # patches and frames
     with pytest.raises(UserError, match="2 tasks for inputs of kind text; choose one: decode.task=reverse"):
         predictor.predict("abc")
     with pytest.raises(UserError, match="decode.task is 'revers', which this run did not learn; .* mean reverse"):
@@ -66,7 +73,9 @@ def test_the_kind_decides_the_task_unless_there_are_several(predictor):
     both = predictor.predict([{"text": "abc", "task": "copy"}, {"text": "abc", "task": "reverse"}], details=True)
     assert [each["task"] for each in both] == ["copy", "reverse"]
     assert both[0]["logprob"] != both[1]["logprob"]  # the decoder reads the tag
-    assert both[0]["positions"] == ["a", "b", "c", "■"]
+    aligned = both[0]["alignment"]
+    assert aligned["kind"] == "tokens" and all(0 <= place <= 3 for place in aligned["positions"])
+    assert aligned["source"] == ["a", "b", "c"] and len(aligned["positions"]) == len(both[0]["tokens"])
     assert predictor.predict({"text": " ", "task": "copy"}) == ""
 
 
@@ -95,7 +104,7 @@ def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
     }  # fmt: skip
     assert metrics["exact"] == pytest.approx(sum(each["exact"] for each in tasks.values()) / 4)
     mixture = TaskMixture(regard.data.sources.manifest.ManifestRecords("x", LINES, predictor.run.data))
-    assert metrics["loss"] == pytest.approx(predictor.losses(mixture)["loss"])
+    assert metrics["loss"] == pytest.approx(losses(predictor, mixture)["loss"])
     signatures, results = predictor.paired_test([found, found], references)
     assert signatures and results
     with pytest.raises(
@@ -107,15 +116,14 @@ def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
 def test_items_are_told_apart_by_a_rule(tmp_path):
     from PIL import Image
 
-    assert as_item("a sentence.") == Item("text", "a sentence.")
-    assert (
-        as_item("a.png").modality
-        == as_item(tmp_path / "a.JPG").modality
-        == as_item(Image.new("L", (2, 2))).modality
-        == "image"
-    )
-    assert as_item("b.wav").modality == as_item(SOUND).modality == as_item(np.zeros(9)).modality == "audio"
-    assert as_item(np.zeros((4, 4))).modality == "image" and as_item({"text": "a.png"}) == Item("text", "a.png")
+    assert as_item("a sentence.") == Item(text="a sentence.") == as_item(Item(text="a sentence."))
+    for image in ("a.png", tmp_path / "a.JPG", Image.new("L", (2, 2)), np.zeros((4, 4))):
+        assert input_of(as_item(image))[0] == "image"
+    for sound in ("b.wav", SOUND, np.zeros(9)):
+        assert input_of(as_item(sound))[0] == "audio"
+    assert input_of(as_item("a.png"))[1].raw == Path("a.png") and input_of(as_item(SOUND))[1].raw is SOUND
+    assert as_item({"text": "a.png"}) == Item(text="a.png")
+    assert as_item({"text": "a", "task": "copy"}) == Item(text="a", task="copy")
     assert is_single(SOUND) and is_single({"text": "a"}) and not is_single(["a"]) and not is_single(("a", "b"))
     for wrong, message in (
         (tmp_path / "a.doc", "neither an image nor"),
@@ -143,9 +151,7 @@ def test_the_command_line_reads_files_by_their_names(run, tmp_path, capsys, monk
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc\ncc\n")))
     assert main(["predict", str(run), "--task", "copy", "--json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(each["path"], each["kind"], each["task"]) for each in records] == [
-        ("stdin:1", "text", "copy"), ("stdin:2", "text", "copy")
-    ]  # fmt: skip
+    assert [(each["path"], each["task"]) for each in records] == [("stdin:1", "copy"), ("stdin:2", "copy")]
     assert records[0]["text"] == lines[2]
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.png").rename(tmp_path / "folder" / "a.png")

@@ -182,7 +182,8 @@ def stack_sources(rows: Sequence[Inputs], room: int, device: torch.device) -> In
 
 
 def stack_pixels(rows: Sequence[Inputs]) -> Inputs:
-    """Images as one batch, padded to the largest."""
+    """Images as one batch, padded to the largest. Bytes are normalized first."""
+    rows = [row.to(row.values.device) for row in rows]
     channels, heights, widths = zip(*(row.values.shape[1:] for row in rows), strict=True)
     values = rows[0].values.new_zeros(len(rows), channels[0], max(heights), max(widths))
     valid = torch.zeros(len(rows), max(heights), max(widths), dtype=torch.bool)

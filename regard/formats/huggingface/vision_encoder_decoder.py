@@ -15,6 +15,7 @@ from safetensors.torch import save
 from ...config.run import Run, change_settings
 from ...families import captioner
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
+from ...modalities.image import MAX_TOKENS
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.external import FolderTokenizer
 from ...processors.text.tokenizers import TrainedTokenizer
@@ -180,7 +181,7 @@ def write(predictor: "CaptionPredictor", draft: Path, precision: str) -> None:
     run: Run = predictor.run
     c, target = run.model, predictor.target
     suppressed = [token for token in predictor.suppressed if token != target.end]
-    longest = min(predictor.max_tokens + 1, predictor.context or predictor.max_tokens + 1)
+    longest = min(MAX_TOKENS + 1, predictor.context or MAX_TOKENS + 1)
     generation = generation_config(run, target, longest, suppressed)
     roles = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
     ids = {key: generation[key] for key in roles} | {"eos_token_id": target.end}

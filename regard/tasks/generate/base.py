@@ -25,12 +25,8 @@ from ...families import family
 from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from ..notices import require_finite
 from ..requests import (
-    CaptionRequest,
-    CaptionResult,
     LanguageRequest,
     LanguageResult,
-    MultitaskRequest,
-    MultitaskResult,
     TranslateRequest,
     TranslateResult,
 )
@@ -93,8 +89,8 @@ class TextGeneration:
 
     def plain_result(
         self,
-        request: TranslateRequest | LanguageRequest | TranscribeRequest | CaptionRequest | MultitaskRequest,
-        result: TranslateResult | LanguageResult | TranscribeResult | CaptionResult | MultitaskResult,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1

@@ -1,7 +1,8 @@
 """The base of all predictors that write text: their settings, streams and plain results."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeVar
 
 from ...config.run import changed_decode
@@ -11,6 +12,7 @@ from ...decode.engine.jobs import ModelContext
 from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
 from ...errors import UserError
 from ...messages.texts import TargetRequest, TextRequest, TextResult
+from ...parts.layer import smallest_context
 from ...processors.text.tokenizers import Tokenizer
 from ..notices import warn_once
 from ..predictor import Item, PlainResult, Predictor
@@ -31,10 +33,11 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         """The tokenizer of the text that it writes."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def context(self) -> int | None:
-        """The most tokens that the model reads or writes; None: any number."""
-        raise NotImplementedError
+        """The most tokens that the model reads or writes, END included; None: any number."""
+        positions = smallest_context(self.module)
+        return None if positions is None else positions - getattr(self.run.tune, "length", 0)
 
     @cached_property
     def constraint_tokenizer(self) -> ConstraintTokenizer:
@@ -86,6 +89,11 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         several = number_of_texts(request.strategy, self.run.decode) > 1
         return [hypothesis.text for hypothesis in result.nbest] if several else result.text
 
+    def format_line(self, name: str, request: TextQ, result: TextA) -> str:
+        """The texts for an item on one line, with tabs between them."""
+        plain = self.plain_result(request, result)
+        return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
+
     def stream(self, item: Item, **decode: Any) -> Iterator[str]:
         """Yield the text in parts as it is generated: whole characters, and no part of a stop string.
 
@@ -109,6 +117,16 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
             warn_once(answer.result().notices, 1)
         finally:
             answer.cancel()
+
+
+def predict_lazily(
+    predictor: TextPredictor[Item, TextQ, TextA], items: Iterable[Item], decode: Mapping[str, Any]
+) -> list[str]:
+    """The text for every item of a long list; few of the items are in memory at a time."""
+    texts, remaining = list[str](), iter(items)
+    while chunk := list(islice(remaining, predictor.window)):
+        texts += predictor.predict(chunk, **decode)
+    return texts
 
 
 def pair_requests(items: Any, targets: Any, single: bool, nouns: tuple[str, str, str]) -> list[tuple[Any, str]]:

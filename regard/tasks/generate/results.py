@@ -11,13 +11,11 @@ from ...decode import Hypothesis, TokenRules
 from ...decode.search.constraints import ConstraintRequest, Constraints
 from ...decode.search.texts import word_alignment
 from ..notices import missing_phrase
-from ..requests import CaptionRequest, MultitaskRequest, TranslateRequest, TranslateResult, Translation
+from ..requests import TranslateRequest, TranslateResult, Translation
 from ..transcribe.requests import TranscribeRequest
 from .base import rule_settings, strategy_settings
 
-AnyRequests: TypeAlias = (
-    Sequence[TranslateRequest] | Sequence[TranscribeRequest] | Sequence[CaptionRequest] | Sequence[MultitaskRequest]
-)
+AnyRequests: TypeAlias = Sequence[TranslateRequest] | Sequence[TranscribeRequest]
 REQUEST_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
 
@@ -58,9 +56,7 @@ def changed_settings(
     return changes
 
 
-def constraints_of(
-    request: TranslateRequest | TranscribeRequest | CaptionRequest | MultitaskRequest, run: Seq2SeqDecode
-) -> ConstraintRequest:
+def constraints_of(request: TranslateRequest | TranscribeRequest, run: Seq2SeqDecode) -> ConstraintRequest:
     """The constraints of a request; missing ones come from the run."""
     return ConstraintRequest(
         run.prefix if request.prefix is None else request.prefix,

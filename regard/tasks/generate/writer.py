@@ -24,6 +24,7 @@ from ...messages.texts import FinishReason, GeneratedText, TextRequest, TokenLog
 from ...messages.verbs import ScoreRequest, ScoreResult
 from ...modalities.base import END, EncodedInput, Modality, target_axes, trace_view
 from ..notices import missing_phrase, require_finite
+from ..texts import as_text
 from .plans import Plan
 from .streams import TextStream
 
@@ -50,6 +51,7 @@ class Writer:
     context: ModelContext
     family: str = ""
     pad: int = 0  # of sources of tokens
+    noun: str = "a text"  # what it writes, for messages
     validation_decode: ClassVar[Mapping[str, Any]] = VALIDATION_DECODE
     sequential: ClassVar[bool] = True  # it writes token by token
     score: ClassVar[type[Score]] = Score
@@ -146,14 +148,20 @@ class Writer:
 
     async def score_text(self, modality: Modality, request: ScoreRequest, prompt: tuple[int, ...] = ()) -> ScoreResult:
         """ln P(target | input), END included."""
-        source: EncodedInput = await Read(modality.read, request.item.value)
-        tokens: list[int] = await Read(self.target.encode, str(request.target))
-        self.refuse_long(len(prompt) + len(tokens) + 1)
-        logprobs = await self.score(source.inputs, (self.target.start, *prompt), tuple(tokens))
+        tokens, logprobs = await self.logprobs(modality, request.item.value, str(request.target), prompt)
         require_finite(logprobs)
         if not request.details:
             return ScoreResult(sum(logprobs))
         return ScoreResult(sum(logprobs), (*self.target.tokens(tokens), END), tuple(logprobs))
+
+    async def logprobs(
+        self, modality: Modality, raw: Any, target: str, prompt: tuple[int, ...] = ()
+    ) -> tuple[list[int], list[float]]:
+        """The tokens of a known text, and the log-probabilities of them and of END, which may be NaN."""
+        source: EncodedInput = await Read(modality.read, raw)
+        tokens: list[int] = await Read(self.target.encode, target)
+        self.refuse_long(len(prompt) + len(tokens) + 1)
+        return tokens, await self.score(source.inputs, (self.target.start, *prompt), tuple(tokens))
 
     async def score_tokens(self, modality: Modality, source: Sequence[int], target: Sequence[int]) -> list[float]:
         """The log-probability of every token of a known target and of END, for the tokens of a source."""
@@ -170,13 +178,32 @@ class Writer:
         axis = modality.axis(source, self.context.model, len(trace.states))
         return trace_view(axis, trace, tokens, self.target)
 
-    def refuse_long(self, tokens: int, name: str = "a text") -> None:
+    def refuse_long(self, tokens: int, name: str = "") -> None:
         """Refuse more tokens of a target, END included, than the model reads."""
         if (context := self.context.positions) is not None and tokens > context:
             raise UserError(
-                f"{name} has {tokens:,} tokens with END and the model has {context:,} positions; shorten it, or train "
-                "with more (model.positions.tokens)"
+                f"{name or self.noun} has {tokens:,} tokens with END and the model has {context:,} positions; shorten "
+                "it, or train with more (model.positions.tokens)"
             )
+
+    async def look(
+        self,
+        modality: Modality,
+        raw: Any,
+        plan: Plan,
+        target: str | None = None,
+        layer: Which = None,
+        title: str = "",
+        prompt: tuple[int, ...] = (),
+    ) -> AttentionView:
+        """The attention weights while the model reads an input and writes `target`, or its own output."""
+        source = modality.look_input(raw)
+        if target is not None:
+            (tokens,) = self.target.encode([as_text(target, "target")])
+        else:
+            hypotheses = await self.search(source, plan, prompt)
+            tokens = hypotheses[0].tokens if hypotheses else []
+        return await self.view(modality, source, tokens, layer, title, prompt)
 
     async def view(
         self,

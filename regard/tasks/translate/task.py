@@ -34,7 +34,6 @@ from ...metrics.text import paired_bootstrap, signature, text_metrics
 from ...metrics.tokenization import Tokenization, choose_tokenization
 from ...modalities.text import TextModality
 from ...parts import Inputs
-from ...parts.layer import smallest_context
 from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.text.processor import TextProcessor
@@ -102,12 +101,6 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         return self.target
 
     @cached_property
-    def context(self) -> int | None:
-        """The most tokens of a source or a target, END included; None: any number."""
-        positions = smallest_context(as_module(self.model))
-        return None if positions is None else positions - getattr(self.run.tune, "length", 0)
-
-    @cached_property
     def modality(self) -> TextModality:
         """How sources are read."""
         return TextModality(self.source, self.context)
@@ -172,13 +165,8 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        source = self.modality.look_input(item)
-        if target is not None:
-            (tokens,) = self.target.encode([as_text(target, "target")])
-        else:
-            hypotheses = await self.writer.search(source, self.plan(self.requests([item], nbest=1)[0]))
-            tokens = hypotheses[0].tokens if hypotheses else []
-        return await self.writer.view(self.modality, source, tokens, layer, view_title(self.run))
+        plan = self.plan(self.requests([item], nbest=1)[0])
+        return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def align(
         self, sources: Sequence[str], targets: Sequence[str], symmetrization: Symmetrization = "grow-diag-final-and"
