@@ -177,7 +177,7 @@ def check_captions(run: PageRun) -> None:
     assert Path("fine-vit-gpt2", "generation_config.json").is_file() and Path("attention.png").stat().st_size > 1000
     assert len(run.of("regard predict runs/captions new/*.png").lines) == 10
     record = json.loads(run.of("regard predict runs/captions new --json").lines[0])
-    assert record["path"] == "new/0.png" and len(record["patches"]) == len(record["pieces"])
+    assert record["path"] == "new/0.png" and len(record["alignment"]["patches"]) == len(record["tokens"])
     best = run.of("regard predict runs/captions new/1.png decode.kind=beam decode.nbest=3").lines
     assert len(best) == 1 and len(best[0].split("\t")) == 3
     assert "circle" in run.of("regard predict runs/captions new/1.png decode.kind=beam decode.include=circle").lines[0]
@@ -189,7 +189,9 @@ def check_manifest(run: PageRun) -> None:
     answers = run.of("regard predict runs/omni picture.png").lines
     assert len(answers) == 5 and answers[3] == ""  # an empty line has an empty answer
     records = [json.loads(line) for line in run.of("regard predict runs/omni new.jsonl").lines]
-    assert [(each["kind"], each["task"]) for each in records] == [("image", "image"), ("text", "shorten")]
+    assert [(each["alignment"]["kind"], each["task"]) for each in records] == [
+        ("patches", "image"), ("tokens", "shorten")
+    ]  # fmt: skip
     measured = {line.split()[0] for line in run.of("regard eval runs/omni").lines}
     assert measured >= {"exact", "loss", "german", "shorten", "image", "audio"}
     assert {line.split()[0] for line in run.of("regard eval runs/three").lines} >= {"dates", "scenes", "morse"}

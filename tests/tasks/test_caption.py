@@ -1,5 +1,6 @@
 """Captions: details, scores, attention, training, evaluation, mistakes, CIDEr-D."""
 
+import copy
 import json
 import math
 import re
@@ -24,7 +25,7 @@ from regard.messages.texts import CaptionRequest, GeneratedText, Usage
 from regard.metrics.captions import cider
 from regard.parts import Inputs
 from regard.synthetic import captions
-from regard.tasks.caption.task import CaptionPredictor
+from regard.tasks.caption.task import CaptionPredictor, loss_metrics
 from regard.tasks.generate.writer import Writer
 from regard.tasks.task import prepare
 from regard.training import curves
@@ -158,6 +159,18 @@ def test_evaluation_has_one_item_for_an_image(run: Path, tmp_path: Path) -> None
         assert predictor.evaluate(rows)["exact"] == 1.0
     signatures, results = predictor.paired_test([found, ["a"] * 3], references)
     assert set(signatures) == {"bleu", "chrf"} and results[1]["chrf"]["score"] < results[0]["chrf"]["score"]
+
+
+def test_a_damaged_model_has_no_answer_and_a_loss_that_is_not_a_number(predictor: CaptionPredictor) -> None:
+    """So training reports the loss, and goes on or ends by its own rules."""
+    damaged = predictor.with_model(copy.deepcopy(predictor.module))
+    with torch.no_grad():
+        next(damaged.module.parameters()).fill_(math.nan)
+    for call in (lambda: damaged.score(IMAGES[0], "a"), lambda: damaged.predict(IMAGES[0])):
+        with pytest.raises(UserError, match="the model gives numbers that are not finite"):
+            call()
+    examples: Any = [(image, "a") for image in IMAGES]
+    assert math.isnan(loss_metrics(damaged, examples, [["a"]] * 3)["loss"])
 
 
 def test_training_on_files_with_several_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,9 @@ import regard
 from regard.cli.app import main
 from regard.data.sources.task_mixture import TaskMixture
 from regard.errors import UserError
+from regard.messages.media import Image as Media
 from regard.messages.media import Item
+from regard.messages.verbs import LookRequest, ScoreRequest
 from regard.processors.sound.read import Samples
 from regard.tasks.multitask.items import as_item, input_of, is_single
 from regard.tasks.multitask.task import losses
@@ -92,6 +94,19 @@ def test_attention_is_over_tokens_patches_and_times(predictor):
         assert tuple(view.cross().shape) == (3, len(view.source))
         torch.testing.assert_close(view.cross().sum(1), torch.ones(3))
     assert predictor.look(IMAGE).target[-1] == "■"
+
+
+def test_an_item_of_a_request_has_its_task(predictor):
+    """Also one whose text is like the name of a file."""
+    item, given = Item(text="a.png", task="copy"), {"text": "a.png", "task": "copy"}
+    (scored,) = predictor.run_all(predictor.answer_score, [ScoreRequest(item, "ab")])
+    assert scored.score == pytest.approx(predictor.score(given, "ab")) and scored.tokens == ("a", "b", "■")
+    assert scored.score != pytest.approx(predictor.score({**given, "task": "reverse"}, "ab"))
+    (shown,) = predictor.run_all(predictor.answer_look, [LookRequest(item, "ab")])
+    assert shown.axes["source"][0] == "a" and shown.axes["prefix"][0] == "□"
+    assert sum(shown.logprobs) == pytest.approx(scored.score)
+    (image,) = predictor.run_all(predictor.answer_look, [LookRequest(Item(image=Media(IMAGE)))])
+    assert image.axes["source"][0] == "row 1, column 1"
 
 
 def test_evaluation_has_the_metrics_of_every_task_and_their_mean(predictor):
