@@ -7,8 +7,6 @@ from .requests import (
     Caption,
     CaptionResult,
     ClassifyResult,
-    Completion,
-    LanguageResult,
     MaskedResult,
     MultiLabelResult,
     MultitaskResult,
@@ -25,7 +23,6 @@ JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "ali
 TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
 MULTITASK = tuple(name for name in TRANSLATION if name != "word_alignment")
 CAPTION = tuple(field.name for field in fields(Caption) if field.name != "length")
-COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
 
 def translation_record(result: TranslateResult) -> Record:
@@ -64,11 +61,6 @@ def multitask_record(result: MultitaskResult) -> Record:
 def caption_record(result: CaptionResult) -> Record:
     """The best caption, with all of them as `nbest`."""
     return _record(result, CAPTION) | {"nbest": [_record(hypothesis, CAPTION) for hypothesis in result.nbest]}
-
-
-def completion_record(result: LanguageResult) -> Record:
-    """A continuation as a JSON record."""
-    return _record(result, COMPLETION) | {"nbest": [_record(hypothesis, COMPLETION) for hypothesis in result.nbest]}
 
 
 def label_record(result: ClassifyResult) -> Record:

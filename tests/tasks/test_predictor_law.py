@@ -356,9 +356,9 @@ def test_a_score_alone_is_that_of_a_batch(name: str) -> None:
     same([predictor.score(*pair, details=True) for pair in pairs], records)
     same([each["score"] for each in records], together)
     for record in records:
-        if "logprobs" in record:
+        if record["logprobs"]:
             assert sum(record["logprobs"]) == pytest.approx(record["score"], abs=1e-4)
-            assert len(record["pieces"]) == len(record["logprobs"]) and max(record["logprobs"]) <= 0
+            assert len(record["tokens"]) == len(record["logprobs"]) and max(record["logprobs"]) <= 0
     same(predictor.score(iter(items), *(iter(each) for each in targets)), together)
     if case.whole:
         one_sentence("score takes no targets", lambda: predictor.score(items[0], "a"))

@@ -27,8 +27,6 @@ from ..notices import require_finite
 from ..requests import (
     CaptionRequest,
     CaptionResult,
-    LanguageRequest,
-    LanguageResult,
     MultitaskRequest,
     MultitaskResult,
     TranslateRequest,
@@ -93,8 +91,8 @@ class TextGeneration:
 
     def plain_result(
         self,
-        request: TranslateRequest | LanguageRequest | TranscribeRequest | CaptionRequest | MultitaskRequest,
-        result: TranslateResult | LanguageResult | TranscribeResult | CaptionResult | MultitaskResult,
+        request: TranslateRequest | TranscribeRequest | CaptionRequest | MultitaskRequest,
+        result: TranslateResult | TranscribeResult | CaptionResult | MultitaskResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1
