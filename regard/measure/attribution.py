@@ -18,10 +18,10 @@ from ..adapt.mute import shared_copy
 from ..adapt.precision import Int8Linear
 from ..data.datasets.masking import Masker
 from ..errors import UserError
-from ..modalities.base import END
+from ..modalities.base import END, START
 from ..parts import Inputs
 from ..tasks.classify.task import ClassifyPredictor
-from ..tasks.language.task import START, LanguagePredictor
+from ..tasks.language.task import LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.muting import require_one_model
 from ..tasks.predictor import AnyPredictor

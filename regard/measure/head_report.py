@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..look.draw import Axis, draw_matrices
 from ..look.record import NO_ATTENTION, active_recorder
 from ..look.word_links import DIRECTIONS, PATTERNS, LinkCounter, WordBatch, WordLinks, WordWeights
+from ..modalities.base import END, START
 from ..tasks.base import Record, log_facts
-from ..tasks.language.task import END, START
 from ..tasks.predictor import AnyPredictor
 from .text_reader import TextReader, text_reader
 

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from ..data.datasets.masking import Masker
 from ..errors import UserError
+from ..modalities.base import START
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer
 from ..tasks.base import Record
-from ..tasks.language.task import START, LanguagePredictor
+from ..tasks.language.task import LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
 from ..tasks.translate.task import TranslatePredictor

@@ -5,8 +5,6 @@ from dataclasses import asdict, fields
 from .base import Record
 from .requests import (
     ClassifyResult,
-    Completion,
-    LanguageResult,
     MaskedResult,
     MultiLabelResult,
     TagResult,
@@ -20,7 +18,6 @@ TRANSLATED = (*TRANSLATION, "source_pieces")
 EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
 TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
-COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
 
 def translation_record(result: TranslateResult) -> Record:
@@ -48,9 +45,6 @@ def transcript_record(result: TranscribeResult) -> Record:
     }
 
 
-def completion_record(result: LanguageResult) -> Record:
-    """A continuation as a JSON record."""
-    return _record(result, COMPLETION) | {"nbest": [_record(hypothesis, COMPLETION) for hypothesis in result.nbest]}
 
 
 def label_record(result: ClassifyResult) -> Record:

@@ -4,7 +4,7 @@ A result never depends on the other requests of a call. A request field that is 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -13,8 +13,6 @@ from ..messages.base import Request, Result
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
 TranslateStrategy: TypeAlias = Annotated[DecodeStrategy | ParallelStrategy, Field(discriminator="kind")]
-Ended: TypeAlias = Literal["end", "stop", "max", "context"]
-"""How a continuation ends: by END, by a stop string, at max_tokens, or because the model's context is full."""
 
 
 # --- texts from texts ------------------------------------------------------------------------------------------------
@@ -61,44 +59,6 @@ class TranslateResult(Translation, Result):
     source_pieces: tuple[str, ...] = ()
     nbest: tuple[Translation, ...] = ()
     sentences: tuple["TranslateResult", ...] = ()
-
-
-@dataclass(frozen=True)
-class LanguageRequest(Request):
-    """A prompt to continue."""
-
-    prompt: str
-    strategy: Strategy | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] | None = None  # the output ends before the first of these strings
-    repetition_penalty: float | None = None
-    add_start: bool | None = None  # START before the prompt: it begins a text
-    details: bool = False  # also tokens and log-probabilities, which cost a second pass
-    min_tokens: int | None = None  # before END
-    max_length: int | None = None  # of prompt and text; `max_tokens` alone replaces the run's
-    min_length: int | None = None  # of prompt and text; `min_tokens` alone replaces the run's
-    rules: TokenRules | None = None  # of tokens by their ids
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One continuation. Its tokens and log-probabilities are missing without details."""
-
-    text: str
-    ended: Ended | None  # None: no token was possible
-    score: float | None
-    logprob: float | None = None
-    prompt_pieces: tuple[str, ...] = ()  # tokens
-    pieces: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()  # of the tokens; END comes last
-    length: int = 0  # generated tokens, END included
-
-
-@dataclass(frozen=True)
-class LanguageResult(Completion, Result):
-    """The best continuation; all of them are in `nbest`."""
-
-    nbest: tuple[Completion, ...] = ()
 
 
 # --- labels and tokens from texts ------------------------------------------------------------------------------------

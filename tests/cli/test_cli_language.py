@@ -100,7 +100,7 @@ def test_several_samples_of_a_prompt(run, capsys):
         capsys, "predict", run, "--prompt", "the", "decode.nbest=2", "decode.max_tokens=8", "--details"
     )
     record = json.loads(out)
-    assert len(record["nbest"]) == 2 and record["ended"] in ("end", "max") and record["logprobs"]
+    assert len(record["nbest"]) == 2 and record["finish"] in ("end", "length") and record["logprobs"]
 
 
 def test_prompts_as_lines_and_records(run, capsys, monkeypatch, tmp_path):
@@ -139,7 +139,7 @@ def test_score_gives_the_log_probability_of_each_line(run, files, capsys, monkey
         capsys, "score", run, "--details", stdin=f"{lines[0]}\n{shuffled}\n".encode(), monkeypatch=monkeypatch
     )
     first, second = (json.loads(line) for line in out.splitlines())
-    assert first["score"] > second["score"] and first["pieces"][-1] == "■"
+    assert first["score"] > second["score"] and first["tokens"][-1] == "■"
     assert sum(first["logprobs"]) == pytest.approx(first["score"])
 
 
@@ -233,7 +233,7 @@ def test_invalid_settings(setting, words, run, capsys):
 def test_invalid_prompts(run, capsys, monkeypatch, tmp_path):
     long = "the cat " * 90
     check_error(capsys, "predict", run, "--prompt", long, words="tokens and the model's context is 64; shorten it")
-    check_error(capsys, "predict", run, stdin=f"x\n{long}\n".encode(), monkeypatch=monkeypatch, words="prompt 2 has")
+    check_error(capsys, "predict", run, stdin=f"x\n{long}\n".encode(), monkeypatch=monkeypatch, words="the prompt has")
     (tmp_path / "a.txt").write_text("x\n")
     check_error(capsys, "predict", run, tmp_path / "a.txt", "--prompt", "x", words="give one of the two")
     check_error(capsys, "predict", run, stdin=b"\xff\n", monkeypatch=monkeypatch, words="is not UTF-8")

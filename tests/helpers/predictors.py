@@ -22,7 +22,7 @@ from PIL import Image
 import regard
 from regard.data.sources.boxes import boxed_images
 from regard.data.sources.data_files import evaluation_files
-from regard.messages.texts import TranslateResult
+from regard.messages.texts import LanguageResult, TranslateResult
 from regard.metrics.detection import detection_metrics
 from regard.metrics.retrieval import retrieval_metrics
 from regard.processors.sound.read import Samples
@@ -144,10 +144,12 @@ def check_translation(predictor: Any, item: Any, record: Any, decode: Decode) ->
     assert bool(record["sentences"]) == decode.get("split", False)
 
 
-def check_completion(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
+def check_continuation(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     check_text(predictor, item, record, decode)
+    assert {*record} == {field.name for field in fields(LanguageResult)}
     started = decode.get("add_start", True) or not item
-    assert len(record["prompt_pieces"]) == len(item) + started and record["ended"] in ("end", "max", "stop")
+    assert len(record["prompt_tokens"]) == record["usage"]["input"] == len(item) + started
+    assert record["finish"] in ("end", "length", "stop")
 
 
 def check_labels(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
@@ -525,7 +527,7 @@ CASES = {
         "language", LINES, ["so", "", "a very good", "bad d"],
         {**LETTERS, "model.positions.tokens": 128, "data.max_tokens": 120, "decode.add_start": True, "decode.max_tokens": 6},
         [GREEDY, BEAM, SAMPLE, SOME, RULES, {**GREEDY, "stop": ["oo", "zz"]}, {**GREEDY, "add_start": False}],
-        texts_of, json_lines, language_metrics, check=check_completion, whole=True, look=" good",
+        texts_of, json_lines, language_metrics, check=check_continuation, whole=True, look=" good",
         wrong_decode=[({"stop": [""]}, "decode.stop has an empty string"), CANDIDATES],
     ),
     "translate": Case(

@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.formats.huggingface import generation as generation_files
 from regard.formats.huggingface import gpt2_export, t5_export
 from regard.formats.huggingface.causal import decode_from_generation
+from regard.tasks.generate.plans import Plan
 
 FAMILIES = ("gpt2", "llama", "marian", "t5")
 LIMIT = {"max_new_tokens": 9}
@@ -56,7 +57,9 @@ class Folder:
         values = decode_from_generation(read)
         values |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
         decode = type(predictor.run.decode)(**values)
-        return [best[0].tokens for best in predictor.generate(["text"] * len(self.rows), self.rows, decode)]
+        plan = Plan(decode, predictor.plan.strategy(decode), predictor.plan.rules(decode))
+        found = predictor.run_programs(predictor.writer.search(row, plan, "text") for row in self.rows)
+        return [best[0].tokens for best in found]
 
     @torch.no_grad()
     def theirs(self, settings: dict[str, Any]) -> list[list[int]]:
@@ -177,12 +180,14 @@ def test_lengths_that_count_the_prompt(folders: dict[str, Folder]) -> None:
     short, long = "the", "the old cat sees"
     tokens = [len(row) for row in predictor.tokenizer.encode([short, long])]
     found = predictor.predict([short, long], details=True)
-    assert [len(each["pieces"]) for each in found] == [12 - count for count in tokens]
-    assert {each["ended"] for each in found} == {"max"}
-    assert len(predictor.predict(short, max_tokens=30, details=True)["pieces"]) == 30  # replaces max_length
-    assert len(predictor.predict(short, max_length=5, details=True)["pieces"]) == 5 - tokens[0]
+    assert [len(each["tokens"]) for each in found] == [12 - count for count in tokens]
+    assert {each["finish"] for each in found} == {"length"}
+    assert len(predictor.predict(short, max_tokens=30, details=True)["tokens"]) == 30  # replaces max_length
+    assert len(predictor.predict(short, max_length=5, details=True)["tokens"]) == 5 - tokens[0]
     assert "".join(predictor.stream(short)) == predictor.predict(short)
-    with pytest.raises(UserError, match="prompt 2 has 15 tokens and decode.max_length is 12, which counts them; raise"):
+    with pytest.raises(
+        UserError, match="the prompt has 15 tokens and decode.max_length is 12, which counts them; raise"
+    ):
         predictor.predict([short, "x" * 15])
     both = folder.load({"max_length": 12, "max_new_tokens": 20, "min_new_tokens": 20, "min_length": 3}).run.decode
     assert (both.max_tokens, both.max_length, both.min_tokens, both.min_length) == (20, 0, 20, 0)

@@ -357,7 +357,7 @@ def test_folder_generates_as_transformers(kind, tmp_path):
     said = text.batch_decode(new, skip_special_tokens=True)
     whole = [without_incomplete(each, ours.tokenizer, row) for each, row in zip(said, new, strict=True)]
     assert ours.predict(prompts) == whole and len(set(said)) == 3  # a character that the limit cut is left out
-    assert [each["pieces"] for each in ours.predict(prompts, details=True)] == [
+    assert [each["tokens"] for each in ours.predict(prompts, details=True)] == [
         ours.tokenizer.tokens(row) for row in new
     ]
     assert (ours.run.decode.kind, ours.run.decode.add_start) == ("greedy", kind == "llama")

@@ -137,7 +137,7 @@ def test_greedy_takes_the_likeliest_token(objectives):
         generated.append(int(scores.argmax()))
         if generated[-1] == predictor.tokenizer.end:
             break
-    assert record["pieces"] == predictor.tokenizer.tokens(
+    assert record["tokens"] == predictor.tokenizer.tokens(
         [each for each in generated if each != predictor.tokenizer.end]
     )
 
@@ -157,9 +157,9 @@ def test_control_tokens_are_suppressed_except_end(objectives):
     found = objectives("rotary").predictor.predict(
         "x", details=True, kind="sample", temperature=50.0, nbest=50, max_tokens=40
     )
-    generated = [piece for each in found["nbest"] for piece in each["pieces"]]
+    generated = [piece for each in found["nbest"] for piece in each["tokens"]]
     assert len(generated) > 1000 and not {"<pad>", "<s>"} & set(generated)
-    assert any(each["ended"] == "end" for each in found["nbest"])
+    assert any(each["finish"] == "end" for each in found["nbest"])
 
 
 def test_repetition_penalty(objectives):
@@ -168,22 +168,24 @@ def test_repetition_penalty(objectives):
         predictor.predict("the cat the cat", details=True, kind="greedy", max_tokens=20, repetition_penalty=penalty)
         for penalty in (1.0, 50.0)
     )
-    known = set(careful["prompt_pieces"])
-    assert not known & set(careful["pieces"]) and len(set(careful["pieces"])) == len(careful["pieces"])
-    assert plain["pieces"] != careful["pieces"]
+    known = set(careful["prompt_tokens"])
+    assert not known & set(careful["tokens"]) and len(set(careful["tokens"])) == len(careful["tokens"])
+    assert plain["tokens"] != careful["tokens"]
 
 
 def test_details(objectives):
     predictor = objectives("learned").predictor
     one = predictor.predict(["the cat", ""], details=True, kind="sample", nbest=2, max_tokens=5)
     for record, prompt in zip(one, ["the cat", ""], strict=True):
-        assert [record[key] for key in ("text", "ended", "logprob")] == [
-            record["nbest"][0][key] for key in ("text", "ended", "logprob")
+        assert [record[key] for key in ("text", "finish", "logprob")] == [
+            record["nbest"][0][key] for key in ("text", "finish", "logprob")
         ]
+        ids = predictor.tokenizer.encode([prompt])[0]
+        assert record["prompt_tokens"] == ["<s>", *predictor.tokenizer.tokens(ids)]
+        assert record["usage"] == {"input": len(ids) + 1, "output": sum(each["length"] for each in record["nbest"])}
         for each in record["nbest"]:
-            ids = predictor.tokenizer.encode([prompt])[0]
-            assert each["prompt_pieces"] == ["<s>", *predictor.tokenizer.tokens(ids)]
-            assert len(each["logprobs"]) == len(each["pieces"]) + (each["ended"] == "end")
+            assert each["length"] == len(each["logprobs"])
+            assert len(each["logprobs"]) == len(each["tokens"]) + (each["finish"] == "end")
             assert each["logprob"] == pytest.approx(sum(each["logprobs"]), abs=1e-5)
             assert each["score"] == pytest.approx(each["logprob"] / len(each["logprobs"]), abs=1e-4)
     json.dumps(one)
@@ -199,52 +201,58 @@ def end_soon(predictor: LanguagePredictor, bonus: float) -> Any:
     return filter
 
 
-def test_why_a_text_ends(objectives, monkeypatch):
+def with_filter(predictor: LanguagePredictor, filter: Any) -> LanguagePredictor:
+    """A predictor over the same weights with one more filter."""
+    filters = (*predictor.filters, filter)
+    return LanguagePredictor(predictor.run, predictor.model, predictor.tokenizer, predictor.device, filters)
+
+
+def test_why_a_text_ends(objectives):
     predictor = objectives("learned").predictor
     prompt = "the cat sees"
     read = len(predictor.tokenizer.encode([prompt])[0]) + 1
-    monkeypatch.setattr(predictor, "filters", (*predictor.filters, end_soon(predictor, -1e9)))
+    predictor = with_filter(predictor, end_soon(predictor, -1e9))
     found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=3)
-    assert found["ended"] == "max" and len(found["pieces"]) == 3
+    assert found["finish"] == "length" and len(found["tokens"]) == 3
     with pytest.warns(UserWarning, match="the text ends at the model's context of 24 tokens"):
         found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=90)
-    assert found["ended"] == "context" and len(found["pieces"]) == 24 - read + 1
+    assert found["finish"] == "context" and len(found["tokens"]) == 24 - read + 1
     with pytest.warns(UserWarning, match="the text ends at the model's context") as caught:
         list(predictor.stream(prompt, kind="greedy", max_tokens=90))
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=24 - read + 1)
-    assert found["ended"] == "max"
+    assert found["finish"] == "length"
     text = predictor.predict(prompt, kind="greedy", max_tokens=12)
     string = text[5:8]
     found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=12, stop=[string])
-    assert found["ended"] == "stop" and found["text"] == text[: text.index(string)]
-    assert len(found["pieces"]) < 12
-    monkeypatch.setattr(predictor, "filters", (*predictor.filters, end_soon(predictor, 2e9)))
+    assert found["finish"] == "stop" and found["text"] == text[: text.index(string)]
+    assert len(found["tokens"]) < 12
+    predictor = with_filter(predictor, end_soon(predictor, 2e9))
     found = predictor.predict(prompt, details=True, kind="greedy")
-    assert (found["ended"], found["text"], len(found["logprobs"])) == ("end", "", 1)
+    assert (found["finish"], found["text"], len(found["logprobs"])) == ("end", "", 1)
 
 
 def test_texts_longer_than_the_context(objectives):
     long = " ".join(marian.sentences(9, 5))
     predictor = objectives("learned").predictor
     count = len(predictor.tokenizer.encode([long])[0]) + 1
-    sentence = f"prompt 2 has {count} tokens and the model's context is 24; shorten it, or train with a longer"
+    sentence = f"the prompt has {count} tokens and the model's context is 24; shorten it, or train with a longer"
     with pytest.raises(UserError, match=sentence):
         predictor.predict(["x", long])
-    with pytest.raises(UserError, match="prompt 1 has"):
-        predictor.stream(long)
+    with pytest.raises(UserError, match=sentence):
+        next(predictor.stream(long))
     with pytest.raises(UserError, match="the text has"):
         predictor.look(long)
     (ids,) = predictor.tokenizer.encode([long])
     full = predictor.tokenizer.decode([ids[:23]])[0]
     assert len(predictor.tokenizer.encode([full])[0]) == 23
     with pytest.warns(UserWarning):
-        assert len(predictor.predict(full, details=True, kind="sample")["pieces"]) <= 1
+        assert len(predictor.predict(full, details=True, kind="sample")["tokens"]) <= 1
     for family in ("rotary", "lm", "xl"):  # unlimited context
         found = objectives(family).predictor.predict([long, "x"], details=True, kind="sample", max_tokens=60)
-        assert all(each["ended"] in ("end", "max") for each in found)
+        assert all(each["finish"] in ("end", "length") for each in found)
 
 
 def test_add_start(objectives):
@@ -252,9 +260,9 @@ def test_add_start(objectives):
     started, inner = (
         predictor.predict("the cat", details=True, kind="greedy", add_start=begin) for begin in (True, False)
     )
-    assert started["prompt_pieces"] == ["<s>", *inner["prompt_pieces"]] and started["text"] != inner["text"]
+    assert started["prompt_tokens"] == ["<s>", *inner["prompt_tokens"]] and started["text"] != inner["text"]
     empty = [predictor.predict("", details=True, kind="greedy", add_start=begin) for begin in (True, False)]
-    assert empty[0] == empty[1] and empty[0]["prompt_pieces"] == ["<s>"]
+    assert empty[0] == empty[1] and empty[0]["prompt_tokens"] == ["<s>"]
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -272,7 +280,7 @@ def test_score_is_the_log_probability_of_a_text(family, objectives):
             logits = predictor.model(inputs(tokens[:, :-1]))
         logprobs = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
         assert record["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
-        assert record["pieces"] == [*predictor.tokenizer.tokens(ids), "■"]
+        assert record["tokens"] == [*predictor.tokenizer.tokens(ids), "■"]
         assert record["score"] == pytest.approx(float(logprobs.sum()), abs=1e-3)
     assert predictor.score(texts) == pytest.approx([record["score"] for record in records])
     assert predictor.score(texts[0]) == pytest.approx(records[0]["score"], abs=1e-5)
@@ -291,7 +299,7 @@ def test_probabilities_of_all_texts_add_up(objectives):
 def test_spans_cover_a_text_once():
     for length in (1, 7, 8, 9, 50):
         for context in (None, 1, 2, 8, 100):
-            found = list(spans(0, length, context))
+            found = list(spans(length, context))
             assert [i for span in found for i in range(span.new, span.last)] == list(range(length))
             assert all(span.last - span.first <= (context or length) for span in found)
             assert all(span.new - span.first == (context or 0) // 2 for span in found[1:])
@@ -573,8 +581,8 @@ def test_greedy_equals_transformers(penalty, tmp_path):
     assert [each["text"] for each in found] == [
         without_incomplete(text, predictor.tokenizer, row) for text, row in texts
     ]
-    assert [each["pieces"] for each in found] == [predictor.tokenizer.tokens(row) for row in wanted]
-    assert found[0]["prompt_pieces"] == predictor.tokenizer.tokens(ids[0])  # GPT-2 has no START before a prompt
+    assert [each["tokens"] for each in found] == [predictor.tokenizer.tokens(row) for row in wanted]
+    assert found[0]["prompt_tokens"] == predictor.tokenizer.tokens(ids[0])  # GPT-2 has no START before a prompt
     if penalty == 1:
         whole = torch.tensor([[predictor.tokenizer.start, *ids[1], predictor.tokenizer.end]])
         mean = theirs(whole, labels=whole).loss.item()

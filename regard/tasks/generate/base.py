@@ -25,8 +25,6 @@ from ...families import family
 from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from ..notices import require_finite
 from ..requests import (
-    LanguageRequest,
-    LanguageResult,
     TranslateRequest,
     TranslateResult,
 )
@@ -89,8 +87,8 @@ class TextGeneration:
 
     def plain_result(
         self,
-        request: TranslateRequest | LanguageRequest | TranscribeRequest,
-        result: TranslateResult | LanguageResult | TranscribeResult,
+        request: TranslateRequest | TranscribeRequest,
+        result: TranslateResult | TranscribeResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1

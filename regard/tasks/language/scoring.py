@@ -2,8 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +13,9 @@ from torch import Tensor
 from ...config.data.texts import TextData
 from ...data.batch import Batch
 from ...data.datasets.corpus import Corpus, evaluation_windows, memory_windows
-from ...data.loading.sampler import sorted_batches
 from ...decode import Ensemble
+from ...decode.engine.jobs import Gather, Job, ModelContext
+from ...decode.engine.passes import TokenScores
 from ...decode.engine.wrappers import mean_logprobs
 from ...families.protocols import CausalModel, memory_layer
 from ...parts import Cache, Inputs
@@ -29,13 +32,17 @@ def text_states(model: CausalModel, batch: Batch, memory: Cache | None = None) -
     return model.decode(batch["text"], memory)
 
 
-def token_logprobs(model: CausalModel | Ensemble, batch: Batch, memory: Cache | None = None) -> Tensor:
-    """The log-probabilities of all valid targets in one dimension; an ensemble averages probabilities."""
+def target_logits(model: CausalModel | Ensemble, batch: Batch, memory: Cache | None = None) -> Tensor:
+    """The logits (targets, vocab) at all valid targets; an ensemble averages probabilities."""
     members = model.members if isinstance(model, Ensemble) else [model]
     labels = batch["labels"]
     logits = [member.logits(valid_rows(text_states(member, batch, memory), labels)).float() for member in members]
-    scores = logits[0] if len(logits) == 1 else mean_logprobs(logits)  # (targets, vocab)
-    return scores.gather(-1, valid_rows(labels.values, labels)[:, None])[:, 0] - scores.logsumexp(-1)
+    return logits[0] if len(logits) == 1 else mean_logprobs(logits)
+
+
+def token_logprobs(logits: Tensor, labels: Inputs) -> Tensor:
+    """The log-probabilities of all valid targets in one dimension."""
+    return logits.gather(-1, valid_rows(labels.values, labels)[:, None])[:, 0] - logits.logsumexp(-1)
 
 
 def valid_rows(values: Tensor, labels: Inputs) -> Tensor:
@@ -49,47 +56,78 @@ def valid_rows(values: Tensor, labels: Inputs) -> Tensor:
 class Span(NamedTuple):
     """A window of a text from `first` to `last`. The tokens before `new` are context and not scored again."""
 
-    text: int
     first: int
     new: int
     last: int
 
 
-def spans(text: int, length: int, context: int | None) -> Iterator[Span]:
+def spans(length: int, context: int | None) -> Iterator[Span]:
     """The windows of a text. If it is longer than the context, each window begins with half of the previous one."""
     first, new = 0, 0
     while new < length:
         last = min(first + (context or length), length)
-        yield Span(text, first, new, last)
+        yield Span(first, new, last)
         first, new = last - (context or 0) // 2, last
 
 
-@torch.no_grad()
-def logprobs(
-    model: CausalModel | Ensemble, texts: list[list[int]], context: int | None, vocab: int, device: torch.device
-) -> list[list[float]]:
-    """The log-probability of every token of these texts except the first."""
-    windows = [span for i, text in enumerate(texts) for span in spans(i, len(text) - 1, context)]
-    span_logprobs: dict[Span, list[float]] = {}
-    budget = max(min(MAX_TOKENS, MAX_LOGITS // vocab), 1)
-    batches = sorted_batches([span.last - span.first for span in windows], tokens=budget)
-    for indices in track(batches, "windows", len(windows), len):
-        batch = [windows[i] for i in indices]
-        values = iter(token_logprobs(model, _collate(batch, texts).to(device)).tolist())
-        span_logprobs |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
-    rows: list[list[float]] = [[] for _ in texts]
-    for span in windows:  # the windows of a text are in order
-        rows[span.text] += span_logprobs[span]
-    return rows
+@dataclass(frozen=True, eq=False)
+class ScoreWindow(Job[TokenScores]):
+    """The log-probabilities of the tokens of a window of a known text."""
+
+    tokens: tuple[int, ...]
+    given: int = 1  # tokens at its beginning that are context and are not scored
+    alternatives: int = 0  # the likeliest tokens that are returned for every place
+    stage: ClassVar[int] = 2
+
+    @property
+    def cost(self) -> int:
+        return len(self.tokens) - 1
+
+    def limits(self, context: ModelContext, batch: int) -> tuple[int, int]:
+        assert context.tokenizer is not None
+        tokens = max(min(MAX_TOKENS, MAX_LOGITS // context.tokenizer.size), 1)
+        return tokens, tokens
+
+    @torch.no_grad()
+    def run(self, jobs: Sequence["ScoreWindow"], context: ModelContext) -> list[TokenScores]:
+        batch = _collate(jobs).to(context.device)
+        logits = target_logits(context.model, batch)
+        logprobs = iter(token_logprobs(logits, batch["labels"]).tolist())
+        ranked = _likeliest(logits, max(job.alternatives for job in jobs))
+        rows = []
+        for job in jobs:
+            count = len(job.tokens) - job.given
+            alternatives = [row[: job.alternatives] for row in islice(ranked, count)]
+            rows.append(TokenScores(list(islice(logprobs, count)), alternatives))
+        return rows
 
 
-def _collate(batch: list[Span], texts: list[list[int]]) -> Batch:
-    longest = max(span.last - span.first for span in batch)
-    tokens = torch.zeros(len(batch), longest + 1, dtype=torch.long)
-    valid = torch.zeros(len(batch), longest, dtype=torch.bool)
-    for row, span in enumerate(batch):
-        tokens[row, : span.last - span.first + 1] = torch.tensor(texts[span.text][span.first : span.last + 1])
-        valid[row, span.new - span.first : span.last - span.first] = True
+def _likeliest(logits: Tensor, count: int) -> Iterator[list[tuple[int, float]]]:
+    """The `count` likeliest tokens of every row with their log-probabilities; no rows for 0."""
+    if count:
+        best = logits.topk(min(count, logits.size(-1)))
+        values = best.values - logits.logsumexp(-1, keepdim=True)
+        for row in zip(best.indices.tolist(), values.tolist(), strict=True):
+            yield list(zip(*row, strict=True))
+
+
+async def score_known(tokens: Sequence[int], context: int | None) -> list[float]:
+    """The log-probability of every token of a text except the first, in windows if the text exceeds the context."""
+
+    async def score(span: Span) -> list[float]:
+        return (await ScoreWindow(tuple(tokens[span.first : span.last + 1]), span.new - span.first + 1)).logprobs
+
+    windows = [score(span) for span in spans(len(tokens) - 1, context)]
+    return await windows[0] if len(windows) == 1 else [*chain.from_iterable(await Gather(windows))]
+
+
+def _collate(windows: Sequence[ScoreWindow]) -> Batch:
+    longest = max(len(window.tokens) for window in windows)
+    tokens = torch.zeros(len(windows), longest, dtype=torch.long)
+    valid = torch.zeros(len(windows), longest - 1, dtype=torch.bool)
+    for row, window in enumerate(windows):
+        tokens[row, : len(window.tokens)] = torch.tensor(window.tokens)
+        valid[row, window.given - 1 : len(window.tokens) - 1] = True
     inputs = {"text": Inputs("tokens", tokens[:, :-1]), "labels": Inputs("tokens", tokens[:, 1:], valid)}
     return Batch(inputs, int(valid.sum()))
 
@@ -139,7 +177,8 @@ def corpus_nll(
         windows = evaluation_windows(texts, width, stride, max(max_rows, 1))
     nats, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for window in track(windows, "tokens", size=lambda window: window.count):
-        nats -= token_logprobs(model, window.to(device), memory).sum(dtype=torch.float64)
+        batch = window.to(device)
+        nats -= token_logprobs(target_logits(model, batch, memory), batch["labels"]).sum(dtype=torch.float64)
         tokens += window.count
     return CorpusNll(float(nats), tokens, policy, time.monotonic() - began)
 

@@ -2,37 +2,40 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.texts import TextData
 from ...config.run import Run
-from ...config.strategies import strategy_from
 from ...data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler
 from ...data.loading.loader import Loader
 from ...data.sources.documents import Documents, open_documents
 from ...data.tables.columns import PROMPT, ColumnRule
-from ...decode import Ensemble, Filter, Suppress, TokenRules
-from ...decode.search.constraints import ConstraintTokenizer
+from ...decode import Ensemble, Filter, Suppress
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import ModelCall, Read
 from ...errors import UserError
-from ...families.protocols import CausalModel, as_module
+from ...families.protocols import CausalModel, as_module, memory_layer
 from ...look import AttentionView, ViewAxis, Which, record_layers
+from ...messages.media import Item
+from ...messages.texts import LanguageRequest, LanguageResult
+from ...messages.verbs import ScoreRequest, ScoreResult
+from ...modalities.base import END, START
 from ...parts import Inputs
 from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.text.processor import TextProcessor
-from ...processors.text.tokenizers import Tokenizer, train_tokenizer
+from ...processors.text.tokenizers import Tokenizer, train_tokenizer, unknown_words
 from ...synthetic.stdlib import stdlib_documents
 from ..base import (
     Metrics,
     Processors,
-    Record,
     TrainingJob,
     build_model,
     find_tokenizer,
@@ -45,33 +48,27 @@ from ..base import (
     with_head,
     with_model_settings,
 )
-from ..generate.base import group_indices, rule_settings, strategy_settings
+from ..generate.predictor import TextPredictor
 from ..notices import require_finite
 from ..objectives import LanguageObjective
-from ..predictor import PlainResult, Predictor
-from ..records import completion_record
-from ..requests import Completion, LanguageRequest, LanguageResult
 from ..task import TEXT, Task
 from ..texts import as_text, as_texts
-from .generation import Continuation, PromptGeneration
-from .scoring import corpus_nll, generation_logits, lm_metrics, logprobs
-from .settings import LanguageDecode
+from .generation import PromptWriter, refuse_long
+from .scoring import corpus_nll, generation_logits, lm_metrics, score_known
 
-START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
 TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
-REQUEST_SETTINGS = "max_tokens", "max_length", "min_tokens", "min_length", "stop", "repetition_penalty", "add_start"
-NO_COMPLETION = Completion("", None, None)
 HEAD = "next"  # the head of a family with several heads
 
 
-class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, LanguageResult]):
+class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     """The continuation of every prompt; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a result never depends on the rest of its batch.
     """
 
     field, output = "prompt", "text"  # of a JSON record
+    request_type, result_type = LanguageRequest, LanguageResult
 
     def __init__(
         self,
@@ -87,32 +84,70 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         self.model = model.to(device).eval()
         suppressed = [token for token in (tokenizer.pad, tokenizer.start) if token != tokenizer.end]
         self.filters = (Suppress(suppressed),) if filters is None else filters
-        self.constraint_tokenizer = ConstraintTokenizer(tokenizer)
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
 
     @property
     def processors(self) -> dict[str, Processor]:
         return {"text": TextProcessor(self.tokenizer)}
 
-    # --- public methods ----------------------------------------------------------------------------------------
+    @property
+    def members(self) -> Sequence[CausalModel]:
+        """The models of an ensemble, or the only one."""
+        members: Sequence[CausalModel] = self.model.members if isinstance(self.model, Ensemble) else [self.model]
+        return members
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that the model can read; None: any number."""
+        return min((member.context for member in self.members if member.context is not None), default=None)
+
+    @cached_property
+    def writer(self) -> PromptWriter:
+        """Writes the continuations."""
+        memories = [memory_layer(memory) for member in self.members if (memory := member.new_memory(1)) is not None]
+        tokens = min((memory.tokens for memory in memories if memory.tokens is not None), default=None)
+        return PromptWriter(self.engine.context, tokens)
+
+    @property
+    def start_token(self) -> int:
+        """The token before a text: START, or in a stream the end of the previous line."""
+        return self.tokenizer.end if self.run.data.document == "stream" else self.tokenizer.start
+
+    def refuse_long(self, tokens: int, name: str) -> None:
+        """Refuse more tokens than the model reads."""
+        refuse_long(tokens, self.context, name)
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of texts. Unknown words are allowed, unknown characters of a character vocabulary are not."""
+        token_rows = self.tokenizer.encode(list(texts))
+        for text, ids in zip(texts, token_rows, strict=True):
+            if self.run.tokenizer.kind == "char" and self.tokenizer.unk in ids:
+                missing = ", ".join(map(repr, unknown_words(self.tokenizer, text)[:5]))
+                raise UserError(
+                    f"the run's vocabulary of characters lacks {missing}; leave it out, or train with another tokenizer"
+                )
+        return token_rows
+
+    # --- requests ----------------------------------------------------------------------------------------------
 
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[LanguageRequest]:
-        items = as_texts(items, "prompt")
-        if not decode:
-            return [LanguageRequest(prompt, details=details) for prompt in items]
-        settings = self.decode_settings(decode)
-        shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
-        shared |= {"strategy": strategy_from(settings), "rules": TokenRules.of(settings), "details": details}
-        return [LanguageRequest(prompt, **shared) for prompt in items]
+        prompts = as_texts(items, "prompt")
+        fields = self.shared_fields(LanguageRequest, len(prompts), details, decode)
+        return [LanguageRequest(prompt, **named) for prompt, named in zip(prompts, fields, strict=True)]
 
-    def predict_batch(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
-        results: dict[int, LanguageResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            group = [requests[i] for i in indices]
-            results |= zip(indices, self._predict(group, self._request_settings(group[0], batch)), strict=True)
-        return [results[i] for i in range(len(requests))]
+    def stream(self, item: str, **decode: Any) -> Iterator[str]:
+        """Yield the continuation in parts; a beam search yields it at the end."""
+        return super().stream(as_text(item, "prompt"), **decode)
 
-    def record(self, request: LanguageRequest, result: LanguageResult) -> Record:
-        return completion_record(result)
+    async def answer(self, request: LanguageRequest, emit: Emit | None = None) -> LanguageResult:
+        plan = self.plan(request)
+        prompt: list[int] = await Read(self.encode_texts, request.prompt)
+        if plan.decode.add_start or not prompt:
+            prompt = [self.start_token, *prompt]
+        return await self.writer.write(prompt, plan, request, emit)
 
     def input_rule(self) -> ColumnRule:
         """A column `prompt`, else the one that training reads."""
@@ -120,22 +155,25 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
         return replace(self.column_rule(), roles=(role,), columns=())
 
-    def score(self, texts: str | Iterable[str], targets: None = None, details: bool = False) -> PlainResult:
-        """ln P(text) from its start to END; with details also per token."""
-        if targets is not None:
-            raise UserError("a language model scores whole texts, so score takes no targets; join each to its text")
-        if isinstance(texts, str):
-            return self.score([texts], details=details)[0]
-        ids = self.encode_texts(as_texts(texts))
-        logprobs = self.logprobs([[self.start_token, *row, self.tokenizer.end] for row in ids])
-        require_finite(map(sum, logprobs))
-        totals = [math.fsum(values) for values in logprobs]
-        if not details:
-            return totals
-        return [
-            {"score": total, "pieces": [*self.tokenizer.tokens(row), END], "logprobs": values}
-            for total, row, values in zip(totals, ids, logprobs, strict=True)
-        ]
+    # --- known texts -------------------------------------------------------------------------------------------
+
+    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+        refuse_target(targets)
+        return [ScoreRequest(Item(text=text)) for text in as_texts(items)], isinstance(items, str)
+
+    async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
+        """ln P(text) from its start to END."""
+        refuse_target(request.target)
+        tokens: list[int] = await Read(self.encode_texts, as_text(request.item.value))
+        known = [self.start_token, *tokens, self.tokenizer.end]
+        logprobs = await score_known(known, self.engine.context.positions)
+        require_finite(logprobs)
+        return ScoreResult(math.fsum(logprobs), (*self.tokenizer.tokens(tokens), END), tuple(logprobs))
+
+    def logprobs(self, texts: Iterable[Sequence[int]]) -> list[list[float]]:
+        """The log-probability of every token except the first."""
+        context = self.context
+        return self.run_programs(score_known(tokens, context) for tokens in texts)
 
     def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
         """START and the tokens of each text."""
@@ -146,22 +184,29 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def read_inputs(self, inputs: Inputs) -> object:
         """Run the decoder."""
-        return cast(CausalModel, self.model).decode(inputs)
+        return self.model.decode(inputs)
 
-    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The attention weights of every layer while the model reads `text` followed by `target`."""
-        if not as_text(text).strip():
+    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights of every layer while the model reads a text followed by `target`."""
+        if not as_text(item).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        prompt, ids = self.encode_texts([text, text + ("" if target is None else as_text(target, "target"))])
-        self.refuse_long(len(ids) + 1, "the text")
-        prompt_length = len(prompt) if ids[: len(prompt)] == prompt else len(ids)
-        model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
-        with record_layers(as_module(model), layer) as recorder:
-            logits = generation_logits(model, [self.start_token, *ids], prompt_length + 1, self.device)[:-1].float()
-        targets = torch.tensor(ids, device=self.device)
-        logprobs: list[float] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
-        text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.tokens(ids)])
-        return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run), logprobs)
+        prompt, tokens = self.encode_texts([item, item + ("" if target is None else as_text(target, "target"))])
+        self.refuse_long(len(tokens) + 1, "the text")
+        read = len(prompt) if tokens[: len(prompt)] == prompt else len(tokens)
+
+        def record(model: Any) -> AttentionView:
+            shown = model.members[0] if isinstance(model, Ensemble) else model
+            with record_layers(as_module(shown), layer) as recorder:
+                logits = generation_logits(shown, [self.start_token, *tokens], read + 1, self.device)
+            scores = logits[:-1].float().log_softmax(-1)
+            logprobs: list[float] = scores[range(len(tokens)), tokens].tolist()
+            axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.tokens(tokens)])
+            return AttentionView.recorded(recorder, {"prefix": axis}, view_title(self.run), logprobs)
+
+        call: ModelCall[AttentionView] = ModelCall(record)
+        return await call
+
+    # --- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, dict[str, int]]:
         """The metrics of `evaluate`, None because it predicts no texts, and sizes that identify the text."""
@@ -176,50 +221,6 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         metrics: Metrics = {"tokens": nll.tokens, **size, **lm_metrics(nll, texts)}
         return metrics | {"policy": nll.policy, "seconds": nll.seconds}, None, size
 
-    # --- internals ---------------------------------------------------------------------------------------------
-
-    def logprobs(self, texts: list[list[int]]) -> list[list[float]]:
-        """The log-probability of every token except the first."""
-        return logprobs(self.model, texts, self.context, self.tokenizer.size, self.device)
-
-    def _request_settings(self, request: LanguageRequest, batch: int | None) -> LanguageDecode:
-        """The decode.* of a request."""
-        fields = {name: getattr(request, name) for name in REQUEST_SETTINGS} | {"batch": batch}
-        changes = strategy_settings(request.strategy) | rule_settings(request.rules, LanguageDecode)
-        return self.decode_settings(changes | {name: value for name, value in fields.items() if value is not None})
-
-    def _predict(self, requests: Sequence[LanguageRequest], settings: LanguageDecode) -> list[LanguageResult]:
-        prompts = [request.prompt for request in requests]
-        ids = self.encode_prompts(prompts, settings)
-        continuations = self.generate(prompts, ids, settings)
-        notices = self.memory_notices(ids)
-        detailed = [i for i, request in enumerate(requests) if request.details]
-        pairs = [(ids[i], continuation) for i in detailed for continuation in continuations[i]]
-        ends = [[self.tokenizer.end] * (continuation.ended == "end") for _, continuation in pairs]
-        rows = [[*prompt, *continuation.tokens, *end] for (prompt, continuation), end in zip(pairs, ends, strict=True)]
-        logprobs = iter(self.logprobs(rows))
-        results = []
-        for i, best in enumerate(continuations):
-            rows_of_best = [next(logprobs) if requests[i].details else None for _ in best]
-            nbest = [
-                self._completion(ids[i], continuation, row)
-                for continuation, row in zip(best, rows_of_best, strict=True)
-            ]
-            prompt_notices = notices[i] + self.context_notices(best)
-            first = nbest[0] if nbest else NO_COMPLETION
-            results.append(LanguageResult(**vars(first), nbest=tuple(nbest), notices=prompt_notices))
-        return results
-
-    def _completion(self, prompt: list[int], continuation: Continuation, row: list[float] | None) -> Completion:
-        """`row` has the log-probabilities of all tokens except the first; None without details."""
-        text, ended, score = continuation.text, continuation.ended, continuation.score
-        length = len(continuation.tokens) + (ended == "end")
-        if row is None:
-            return Completion(text, ended, score, length=length)
-        logprobs, tokens_of = row[len(prompt) - 1 :], self.tokenizer.tokens
-        tokens = tuple(tokens_of(prompt)), tuple(tokens_of(continuation.tokens)), tuple(logprobs)
-        return Completion(text, ended, score, math.fsum(logprobs), *tokens, length=length)
-
     @staticmethod
     def ensemble(predictors: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":
         """An ensemble of predictors by name. They must share the vocabulary; the settings of the first apply."""
@@ -232,6 +233,12 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
                 )
         model = Ensemble([as_module(predictor.model) for predictor in predictors.values()])
         return LanguagePredictor(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
+
+
+def refuse_target(target: object) -> None:
+    """Refuse a target of `score`."""
+    if target is not None:
+        raise UserError("a language model scores whole texts, so score takes no targets; join each to its text")
 
 
 # --- training --------------------------------------------------------------------------------------------------------
