@@ -168,6 +168,8 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
         known = [self.start_token, *tokens, self.tokenizer.end]
         logprobs = await score_known(known, self.engine.context.positions)
         require_finite(logprobs)
+        if not request.details:
+            return ScoreResult(math.fsum(logprobs))
         return ScoreResult(math.fsum(logprobs), (*self.tokenizer.tokens(tokens), END), tuple(logprobs))
 
     def logprobs(self, texts: Iterable[Sequence[int]]) -> list[list[float]]:

@@ -1,6 +1,6 @@
 """Translation: a target text for a source text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -123,6 +123,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         texts = as_texts(items)
         fields = self.shared_fields(TranslateRequest, len(texts), details, decode)
         return [TranslateRequest(text, **named) for text, named in zip(texts, fields, strict=True)]
+
+    def stream(self, item: str, **decode: Any) -> Iterator[str]:
+        """Yield the translation in parts; a beam search yields it at the end."""
+        return super().stream(as_text(item), **decode)
 
     async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
         plan = self.plan(request)
