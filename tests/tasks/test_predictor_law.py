@@ -41,7 +41,7 @@ def cases_with(test: Callable[[str], Any]) -> pytest.MarkDecorator:
 of_texts = cases_with(lambda name: isinstance(CASES[name].items[0], str) or name == "tag")
 scored = cases_with(lambda name: CASES[name].targets is not None or CASES[name].whole)
 not_scored = cases_with(lambda name: CASES[name].targets is None and not CASES[name].whole)
-STREAMING = {"language", "translate", "text2text", "spans"}  # tasks whose predictors stream
+STREAMING = {"language", "translate", "text2text", "spans", "transcribe"}  # tasks whose predictors stream
 EMBEDDING = {"classify", "tag", "masked", "classify-image", "contrastive"}  # and those that give vectors
 ITERABLES: list[Callable[[list[Any]], Any]] = [tuple, iter, lambda items: (each for each in items)]
 TEXT_ITERABLES: list[Callable[[list[Any]], Any]] = [
@@ -74,8 +74,13 @@ def alone(predictor: Any, item: Any, **named: Any) -> Any:
     return predictor.predict(item, **named) if predictor.is_item(item) else predictor.predict([item], **named)[0]
 
 
-def exact_fields(records: list[Any], case: Case) -> list[Any]:
-    return [{key: value for key, value in each.items() if key not in case.rounded} for each in records]
+def exact_fields(value: Any, case: Case) -> Any:
+    """A value without the rounded fields of all its records."""
+    if isinstance(value, list):
+        return [exact_fields(each, case) for each in value]
+    if isinstance(value, dict):
+        return {key: exact_fields(each, case) for key, each in value.items() if key not in case.rounded}
+    return value
 
 
 def one_sentence(words: str, call: Callable[[], Any]) -> None:
@@ -358,7 +363,7 @@ def test_a_score_alone_is_that_of_a_batch(name: str) -> None:
     for record in records:
         if "logprobs" in record:
             assert sum(record["logprobs"]) == pytest.approx(record["score"], abs=1e-4)
-            assert len(record["pieces"]) == len(record["logprobs"]) and max(record["logprobs"]) <= 0
+            assert len(record["tokens"]) == len(record["logprobs"]) and max(record["logprobs"]) <= 0
     same(predictor.score(iter(items), *(iter(each) for each in targets)), together)
     if case.whole:
         one_sentence("score takes no targets", lambda: predictor.score(items[0], "a"))
@@ -392,10 +397,10 @@ def test_the_score_of_an_answer_is_in_its_details(name: str) -> None:
                 checked += 1
                 continue
             scored = predictor.score(item, record["text"], details=True)
-            if scored["pieces"][:-1] == record["pieces"]:
+            if scored["tokens"][:-1] == record["tokens"]:
                 logprobs = record["logprobs"]
                 assert logprobs == pytest.approx(scored["logprobs"][: len(logprobs)], rel=1e-3, abs=1e-3)
-                checked += len(logprobs) >= len(record["pieces"]) > 0
+                checked += len(logprobs) >= len(record["tokens"]) > 0
     assert checked
 
 

@@ -23,6 +23,7 @@ from ...decode.search.constraints import ConstraintTokenizer
 from ...errors import UserError
 from ...families import family
 from ...families.protocols import CausalModel, Seq2SeqModel, TokenModel
+from ...messages.speech import TranscribeRequest, TranscribeResult
 from ..notices import require_finite
 from ..requests import (
     CaptionRequest,
@@ -34,7 +35,6 @@ from ..requests import (
     TranslateRequest,
     TranslateResult,
 )
-from ..transcribe.requests import TranscribeRequest, TranscribeResult
 
 
 class TextGeneration:

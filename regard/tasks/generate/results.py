@@ -10,9 +10,9 @@ from ...config.strategies import DecodeStrategy, ParallelStrategy
 from ...decode import Hypothesis, TokenRules
 from ...decode.search.constraints import ConstraintRequest, Constraints
 from ...decode.search.texts import word_alignment
+from ...messages.speech import TranscribeRequest
 from ..notices import missing_phrase
 from ..requests import CaptionRequest, MultitaskRequest, TranslateRequest, TranslateResult, Translation
-from ..transcribe.requests import TranscribeRequest
 from .base import rule_settings, strategy_settings
 
 AnyRequests: TypeAlias = (

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 from ...config.data.mixed import MultitaskData
@@ -28,7 +29,6 @@ from ..base import Metrics, Processors
 from ..classify_image.task import image_processor
 from ..generate.seq2seq import SourceInputs
 from ..generate.views import END
-from ..transcribe.generation import frames_key
 from ..transcribe.processors import new_frames, with_augmentation
 
 IMAGE_TOKENS = 100  # of the text for an image, if decode.max_tokens is 0
@@ -58,7 +58,12 @@ class Modality(ABC):
 
     def source(self, raw: Any, prompt: tuple[int, ...]) -> SourceInputs:
         array = self.encode(raw)
-        return SourceInputs(self.processor.collate([array]), self.max_tokens(array), frames_key(array), prompt)
+        return SourceInputs(
+            self.processor.collate([array]),
+            self.max_tokens(array),
+            blake2b(array.tobytes(), digest_size=16).hexdigest(),
+            prompt,
+        )
 
     @abstractmethod
     def positions(self, source: Inputs, count: int) -> list[str]:
