@@ -87,7 +87,10 @@ def test_channels_are_averaged_and_other_rates_resampled(predictor: TranscribePr
     assert predictor.predict(np.stack([one, other], 1)) == predictor.predict((one + other) / 2)
     doubled = np.repeat(key("CQ DX", 1, snr=np.inf), 2).astype(np.float32)
     record = predictor.predict((doubled, 2 * RATE), details=True)
-    assert record["seconds"] == pytest.approx(len(doubled) / 2 / RATE, abs=2e-3) and record["alignment"]["times"][-1][1] < 9
+    assert (
+        record["seconds"] == pytest.approx(len(doubled) / 2 / RATE, abs=2e-3)
+        and record["alignment"]["times"][-1][1] < 9
+    )
 
 
 def test_silence_has_no_transcript(predictor: TranscribePredictor) -> None:
@@ -122,7 +125,9 @@ def test_whisper_is_trained_from_scratch(tmp_path: Path) -> None:
     found: TranscribePredictor = regard.train("transcribe", settings, out=tmp_path / "run")
     record = found.predict(SOUNDS[1], details=True)
     assert regard.load(tmp_path / "run").predict(SOUNDS[1], details=True) == record
-    assert [end - start for start, end in record["alignment"]["times"]] == pytest.approx([0.02] * len(record["tokens"]), abs=2e-3)
+    assert [end - start for start, end in record["alignment"]["times"]] == pytest.approx(
+        [0.02] * len(record["tokens"]), abs=2e-3
+    )
     with pytest.raises(UserError, match="decode.kind=ctc needs CTC, .* model.family=speech"):
         found.predict(SOUNDS[1], kind="ctc")
     with pytest.raises(
@@ -256,8 +261,14 @@ def test_alignment_is_that_of_ctc(predictor: TranscribePredictor) -> None:
     wanted = [(first, min(last, len(SOUNDS[1]) / RATE)) for first, last in wanted]
     assert np.allclose(found.alignment.times, wanted, atol=1e-3)
     assert [each.word for each in found.alignment.words] == ["CQ", "DX"]
-    assert (found.alignment.words[0].start, found.alignment.words[0].end) == (found.alignment.times[0][0], found.alignment.times[1][1])
-    assert (found.alignment.words[1].start, found.alignment.words[1].end) == (found.alignment.times[3][0], found.alignment.times[4][1])
+    assert (found.alignment.words[0].start, found.alignment.words[0].end) == (
+        found.alignment.times[0][0],
+        found.alignment.times[1][1],
+    )
+    assert (found.alignment.words[1].start, found.alignment.words[1].end) == (
+        found.alignment.times[3][0],
+        found.alignment.times[4][1],
+    )
 
 
 def test_texts_that_cannot_be_aligned(predictor: TranscribePredictor) -> None:
@@ -291,7 +302,9 @@ def test_long_recordings_are_cut_and_joined(predictor: TranscribePredictor) -> N
         alone = predictor.predict(cut(long, each), details=True, ctc=0.0)
         shifted = [(word["word"], word["start"] - each["start"]) for word in inside]
         assert [word for word, _ in shifted] == [word["word"] for word in alone["alignment"]["words"]]
-        assert np.allclose([start for _, start in shifted], [word["start"] for word in alone["alignment"]["words"]], atol=2e-3)
+        assert np.allclose(
+            [start for _, start in shifted], [word["start"] for word in alone["alignment"]["words"]], atol=2e-3
+        )
     prefixed = predictor.predict(long, segment=2.5, prefix="QQ", details=True)
     assert [text_of(each).startswith("QQ") for each in prefixed["segments"]] == [True] + [False] * (len(segments) - 1)
     assert len(prefixed["nbest"]) == 1

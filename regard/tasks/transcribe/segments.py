@@ -46,8 +46,9 @@ class SegmentTranscriber(Transcriber):
                 raise UserError(
                     "decode.prefix and decode.exclude need a search, and decode.kind=ctc is none; use decode.kind=beam"
                 )
-        for name, none in (("language", ""), ("task", "transcribe"), ("prompt", "")):
-            if (value := getattr(plan.decode, name)) != none:
+        given = {"language": plan.decode.language, "task": plan.decode.task, "prompt": plan.decode.prompt}
+        for name, value in given.items():
+            if value not in ("", "transcribe"):
                 raise UserError(
                     f"decode.{name} is {value!r}, and this run has one language and one task; leave it out, or use a "
                     "Whisper model"
@@ -75,7 +76,7 @@ class SegmentTranscriber(Transcriber):
                 usages.append(usage)
             audio.clear()  # also in `chunks`, so that the next samples take their place
             done += 1
-        return join_segments(segments, plan.strategy.length_penalty, seconds=read[0], usage=add_usage(usages))
+        return join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
 
     async def _segment(
         self, audio: AudioSegment, number: int, request: TranscribeRequest, plan: Plan, progress: "Progress | None"
@@ -85,7 +86,7 @@ class SegmentTranscriber(Transcriber):
         texts = tuple(shift_text(text, audio.start, audio.end) for text in written.texts)
         segment = TranscriptSegment(round(audio.start, 3), round(audio.end, 3), texts)
         if progress is not None:
-            progress.finish(number, segment)
+            progress.finish(number, segment, audio.end)
         return segment, written.usage
 
     # --- known texts -------------------------------------------------------------------------------------------
@@ -133,11 +134,11 @@ class Progress:
     def __init__(self, emit: Emit, seconds: float) -> None:
         self.parts, self.seconds = OrderedParts(emit), seconds
 
-    def finish(self, number: int, segment: TranscriptSegment) -> None:
-        """A segment is finished."""
+    def finish(self, number: int, segment: TranscriptSegment, end: float) -> None:
+        """A segment is finished, which ends after so many seconds."""
         emit = self.parts.part(number)
         emit(SegmentDelta(segment.start, segment.end, segment.text))
-        emit(ProgressDelta(min(segment.end, self.seconds), self.seconds))
+        emit(ProgressDelta(min(end, self.seconds), self.seconds))
         self.parts.close(number)
 
 

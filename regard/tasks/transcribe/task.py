@@ -1,6 +1,6 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -105,7 +105,8 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         return SegmentTranscriber(self.run, self.context_of_model(), self.target, modality, self.plan)
 
     def context_of_model(self) -> ModelContext:
-        def joint_model(model: SpeechModel, weight: float) -> JointCTC:
+        def joint_model(model: Any, weight: Hashable) -> JointCTC:
+            assert isinstance(weight, float)
             return JointCTC(model, weight, self.target.pad, self.target.start, self.target.end)
 
         return replace(super().context_of_model(), variant=joint_model)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from ...config.run import Run
 from ...data.datasets.sounds import EncodeTargets, PlainTranscripts
@@ -14,7 +14,7 @@ from ...errors import UserError
 from ...look import AttentionView, Which
 from ...messages.media import Sound
 from ...messages.speech import AlignAudioResult, TranscribeRequest, TranscribeResult, TranscriptSegment
-from ...messages.texts import GeneratedText
+from ...messages.texts import GeneratedText, Usage
 from ...messages.verbs import ScoreResult
 from ...modalities.base import END, EncodedInput
 from ...modalities.sound import SoundModality
@@ -183,7 +183,12 @@ def progress_emit(sound: Sound, emit: Emit | None, on_progress: OnProgress | Non
 
 
 def join_segments(
-    segments: Sequence[TranscriptSegment], length_penalty: float, separator: str = " ", **fields: Any
+    segments: Sequence[TranscriptSegment],
+    seconds: float,
+    usage: Usage,
+    length_penalty: float = 1.0,
+    separator: str = " ",
+    language: str = "",
 ) -> TranscribeResult:
     """The result of a recording, joined from its segments. Times count from the beginning of the recording already."""
     best = [segment.nbest[0] for segment in segments if segment.nbest]
@@ -191,5 +196,7 @@ def join_segments(
     nbest = segments[0].nbest if len(segments) == 1 else (GeneratedText(**joined),)
     missing = tuple(chain.from_iterable(text.missing for text in best))
     notices = tuple(map(missing_phrase, missing[:1])) if best else (no_text() if segments else silent_recording(),)
-    fields["seconds"] = round(fields["seconds"], 3)
-    return TranscribeResult(**joined, nbest=nbest, segments=tuple(segments), notices=notices, **fields)
+    return TranscribeResult(
+        **joined, nbest=nbest, usage=usage, segments=tuple(segments), seconds=round(seconds, 3), language=language,
+        notices=notices,
+    )  # fmt: skip

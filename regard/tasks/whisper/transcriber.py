@@ -57,7 +57,9 @@ class WhisperTranscriber(Transcriber):
         self, run: Run, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
     ) -> None:
         super().__init__(run, context, target, WindowModality(sound, context.model.stride), plan)
-        self.sound, self.positions, self.vocab = sound, run.model.positions.tokens, run.model.vocab or target.size
+        self.sound = sound
+        self.positions: int = run.model.positions.tokens  # of prompt and text
+        self.vocab: int = run.model.vocab or target.size
         control = target.control
         self.timestamp_rules = TimestampRules(
             target.first_timestamp, target.end, control.no_timestamps, control.latest_start, target.text_end
@@ -74,8 +76,13 @@ class WhisperTranscriber(Transcriber):
         return remaining_heads(as_module(self.context.model), "cross", self.run.model.alignment_heads)
 
     def plan_of(self, request: TranscribeRequest) -> Plan:
-        for name in ("prefix", "include", "exclude"):
-            if getattr(self.run.decode, name) or getattr(request, name):
+        run = self.run.decode
+        constraints = {
+            "prefix": request.prefix or run.prefix, "include": request.include or run.include,
+            "exclude": request.exclude or run.exclude,
+        }  # fmt: skip
+        for name, value in constraints.items():
+            if value:
                 raise UserError(
                     f"decode.{name} has no effect on a Whisper model; decode.prompt tells it which words to expect"
                 )

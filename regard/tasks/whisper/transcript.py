@@ -85,10 +85,8 @@ class Transcript:
 
     def result(self) -> TranscribeResult:
         """The result of the recording."""
-        return join_segments(
-            self.segments, 1.0, self.separator, seconds=self.seconds, language=self.language,
-            usage=Usage(self.input, self.output),
-        )  # fmt: skip
+        usage = Usage(self.input, self.output)
+        return join_segments(self.segments, self.seconds, usage, separator=self.separator, language=self.language)
 
     def _add(self, window: SoundWindow, segment: TokenSegment, text: WindowResult, offset: int) -> None:
         quality = text.quality
