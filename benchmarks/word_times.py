@@ -6,6 +6,7 @@ window of a Whisper run are left out. `known`: the times of the given text; `own
 
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import numpy as np
 
@@ -29,12 +30,12 @@ def measure(run: str, count: int = COUNT) -> dict[str, list[float]]:
         recording = encode_morse(texts.text(index, 1), rng, MorseSettings.random(rng))
         if len(recording.samples) > longest * recording.rate:
             continue
-        aligned = predictor.align(recording.sound, recording.text).words
-        add_errors(errors, "known", recording, [each._asdict() for each in aligned])
+        aligned = predictor.align(recording.sound, recording.text).alignment.words
+        add_errors(errors, "known", recording, [asdict(each) for each in aligned])
         found = predictor.predict(recording.sound, details=True)
         errors["exact"].append(float(found["text"] == recording.text))
         if errors["exact"][-1]:
-            add_errors(errors, "own", recording, found["words"])
+            add_errors(errors, "own", recording, found["alignment"]["words"])
     return errors
 
 

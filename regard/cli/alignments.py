@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,19 @@ def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool)
         raise UserError(f"align-audio is for runs of the task transcribe, and this one is of {predictor.run.task}")
     pairs = list(_pairs(predictor, name, text))
     for place, sound, words in pairs:
-        transcript = predictor.align(sound, words)
+        aligned = predictor.align(sound, words)
         if as_json:
             record = {
                 "path": place,
                 "text": words,
-                "score": transcript.score,
-                "words": [word._asdict() for word in transcript.words],
+                "score": aligned.score,
+                "words": [asdict(word) for word in aligned.alignment.words],
             }
             print(json_line(record))
         else:
             path = f"{place}\t" if len(pairs) > 1 else ""
-            sys.stdout.writelines(f"{path}{start:.3f}\t{end:.3f}\t{word}\n" for word, start, end in transcript.words)
+            lines = (f"{path}{one.start:.3f}\t{one.end:.3f}\t{one.word}\n" for one in aligned.alignment.words)
+            sys.stdout.writelines(lines)
         sys.stdout.flush()
 
 

@@ -69,7 +69,7 @@ class Seq2SeqSample:
 
     @torch.no_grad()
     def logits_of(self, predictor: "TranslatePredictor") -> Tensor:
-        from ..tasks.generate.views import logits
+        from ..decode.engine.passes import logits
 
         return logits(predictor.model, self.batch)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..tasks.transcribe.requests import TimedWord, TranscribeResult, TranscriptSegment
+    from ..messages.speech import TranscribeResult, TranscriptSegment
+    from ..messages.texts import TimedWord
 
 LINE = 42  # characters of a line; a cue has two lines at most if its words have times
 SECONDS = 7.0  # of a cue at most, if its words have times
@@ -88,7 +89,13 @@ def make_cues(result: "TranscribeResult") -> list[Cue]:
 
 def segment_text(segment: "TranscriptSegment") -> str:
     """The best text of a segment, on one line."""
-    return " ".join(segment.nbest[0].text.split()) if segment.nbest else ""
+    return " ".join(segment.text.split())
+
+
+def segment_words(segment: "TranscriptSegment") -> "Sequence[TimedWord]":
+    """The words of the best text of a segment with their times; none without details."""
+    alignment = segment.nbest[0].alignment if segment.nbest else None
+    return alignment.words if alignment is not None and alignment.kind == "times" else ()
 
 
 def _split(segment: "TranscriptSegment") -> Iterator[tuple[float, float, str]]:
@@ -96,7 +103,7 @@ def _split(segment: "TranscriptSegment") -> Iterator[tuple[float, float, str]]:
     text = segment_text(segment)
     if not text:
         return
-    placed = list(_placed_words(text, segment.nbest[0].words))
+    placed = list(_placed_words(text, segment_words(segment)))
     if not placed or (segment.end - segment.start <= SECONDS and _fits(text)):
         yield segment.start, segment.end, text
         return

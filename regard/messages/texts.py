@@ -1,7 +1,7 @@
 """Requests that write text, and their results: translation, language, captions, several modalities in one model."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
@@ -97,7 +97,8 @@ class PatchAlignment:
     kind: Literal["patches"] = "patches"
 
 
-class TimedWord(NamedTuple):
+@dataclass(frozen=True)
+class TimedWord:
     """A word with its start and end in seconds from the beginning of the recording."""
 
     word: str

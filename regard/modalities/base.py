@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..decode.engine.passes import TokenTrace
+from ..errors import UserError
 from ..look import AttentionView, ViewAxis
-from ..messages.media import Media
+from ..messages.media import Item, Media
 from ..messages.texts import Alignment
 from ..parts import Inputs
 from ..parts.inputs import TensorKind
@@ -67,6 +68,12 @@ class Modality(ABC):
     def is_item(self, raw: object) -> bool:
         """True for one item of this modality in Python, False for several."""
         return isinstance(raw, str) if self.media is None else self.media.accepts(raw)
+
+    def value_of(self, item: Item) -> Any:
+        """The value of an item of this modality; a text is not the name of a file."""
+        if (value := getattr(item, self.name)) is None:
+            raise UserError(f"the item has no {self.name}, and this run reads {self.noun}")
+        return value
 
     def check(self, raw: Any) -> None:
         """Refuse an item that the model cannot read."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ..errors import UserError
@@ -38,6 +39,7 @@ class TokenTimes:
         best: list[int] = weights[: len(tokens)].argmax(1).tolist()
         return [self.span(place, place) for place in best]
 
+    @torch.no_grad()
     def align(self, states: Tensor, tokens: Sequence[int]) -> tuple[list[Span], float]:
         """The times of known tokens by forced alignment with CTC, and the log-probability of the path."""
         logprobs = self.model.ctc_logits(Encoded(states[None]))[0].float().log_softmax(-1)

@@ -28,8 +28,7 @@ from ..look.states import Layers
 from ..messages.base import Request, Result
 from ..parts.layer import smallest_context
 from ..processors.base import Processor
-from ..tasks.base import Metrics, Record
-from ..tasks.generate.base import group_indices
+from ..tasks.base import Metrics, Record, group_indices
 from ..tasks.predictor import AnyPredictor, PlainResult
 from .pretrained import Pretrained
 

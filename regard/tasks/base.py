@@ -3,9 +3,9 @@
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Metrics = dict[str, Any]  # by name: numbers, names and tables
 Record = dict[str, Any]  # JSON values
 log = logging.getLogger("regard")  # facts about data that is read; the command line prints them
+T = TypeVar("T")
 SHOWN_COUNTS = 10  # labels whose counts are reported
 
 
@@ -230,6 +231,14 @@ def build_model(run: Run) -> Any:
     """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
     return prune_heads(family(run.model.family).Model(run.model), run.pruned_heads)
+
+
+def group_indices(items: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+    """The indices of items with equal keys, in the order of their first item."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    return list(groups.values())
 
 
 def view_title(run: Run) -> str:

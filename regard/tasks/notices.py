@@ -88,6 +88,22 @@ def missing_phrase(phrase: str) -> Notice:
     )
 
 
+def silent_recording() -> Notice:
+    """The notice for a silent recording."""
+    return Notice(
+        "the recording is silent and has no transcript",
+        lambda count, total: f"{count} of {total} recordings are silent and have no transcript",
+    )
+
+
+def no_text() -> Notice:
+    """The notice for a recording for which no text satisfies decode.*."""
+    return Notice(
+        "no text satisfies decode.* for the recording",
+        lambda count, total: f"no text satisfies decode.* for {count} of {total} recordings",
+    )
+
+
 def short_memory(tokens: int, memory: int) -> Notice:
     """The notice for a prompt that is longer than the memory of the model."""
     predicate = f"has {tokens:,} tokens; the model remembers the last {memory:,} (model.memory)"

@@ -1,6 +1,6 @@
 """JSON records of results, as `details` gives them. The order of the keys is part of the output."""
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from .base import Record
 from .requests import (
@@ -11,13 +11,11 @@ from .requests import (
     TranslateResult,
     Translation,
 )
-from .transcribe.requests import TranscribeResult, Transcript
 
 TRANSLATION = tuple(field.name for field in fields(Translation) if field.name != "length")
 TRANSLATED = (*TRANSLATION, "source_pieces")
 EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
-TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
 
 
 def translation_record(result: TranslateResult) -> Record:
@@ -27,24 +25,6 @@ def translation_record(result: TranslateResult) -> Record:
     if result.sentences:
         record["sentences"] = [translation_record(sentence) for sentence in result.sentences]
     return record
-
-
-def transcript_record(result: TranscribeResult) -> Record:
-    """The transcript of a recording, with its segments; of one segment, with the hypotheses as `nbest`."""
-    record = {"text": result.text, "seconds": round(result.seconds, 3)} | _record(result, TRANSCRIPT[1:])
-    segments = [
-        {"start": segment.start, "end": segment.end, "text": segment.nbest[0].text if segment.nbest else ""}
-        | (asdict(segment.decoded) if segment.decoded else {})
-        for segment in result.segments
-    ]
-    record |= {"language": result.language} if result.language else {}
-    record["words"] = [word._asdict() for word in result.words]
-    return record | {
-        "segments": segments,
-        "nbest": [_record(hypothesis, TRANSCRIPT[:4]) for hypothesis in result.nbest],
-    }
-
-
 
 
 def label_record(result: ClassifyResult) -> Record:

@@ -4,6 +4,7 @@ import io
 import json
 import struct
 import wave
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -122,7 +123,10 @@ def test_records(folder: Path, capsys: Capture) -> None:
     records = [json.loads(line) for line in lines(capsys, "predict", folder / "run", *files, "--json")]
     assert [record.pop("path") for record in records] == [*map(str, files)]
     assert records[0]["text"] == regard.load(folder / "run").predict(str(files[0]))
-    keys = ["text", "seconds", "score", "logprob", "ended", "pieces", "logprobs", "times", "missing", "words", "segments", "nbest"]  # fmt: skip
+    keys = [
+        "text", "score", "logprob", "finish", "length", "given", "missing", "tokens", "logprobs", "alternatives",
+        "alignment", "nbest", "usage", "segments", "seconds", "language", "notices",
+    ]  # fmt: skip
     assert [*records[0]] == keys and records[0]["seconds"] == pytest.approx(soundfile.info(files[0]).duration, abs=1e-3)
 
 
@@ -156,7 +160,7 @@ def test_silence_is_an_empty_line_and_a_notice(folder: Path, capsys: Capture, tm
 def test_word_times(folder: Path, capsys: Capture) -> None:
     """Of a text that is given, of the one beside the recording, and of a table."""
     run, sound = folder / "run", folder / "all" / "2.wav"
-    words = regard.load(run).align(str(sound), "A TEST").words
+    words = regard.load(run).align(str(sound), "A TEST").alignment.words
     wanted = [f"{each.start:.3f}\t{each.end:.3f}\t{each.word}" for each in words]
     assert [each.word for each in words] == ["A", "TEST"]
     assert lines(capsys, "align-audio", run, sound, "A  TEST") == wanted == lines(capsys, "align-audio", run, sound)
@@ -166,7 +170,7 @@ def test_word_times(folder: Path, capsys: Capture) -> None:
     assert len(lines(capsys, "align-audio", run, folder / "all")) == 10
     (line,) = lines(capsys, "align-audio", run, sound, "--json")
     record = json.loads(line)
-    assert [*record] == ["path", "text", "score", "words"] and record["words"] == [each._asdict() for each in words]
+    assert [*record] == ["path", "text", "score", "words"] and record["words"] == [asdict(each) for each in words]
 
 
 def test_look_reads_a_recording(folder: Path, capsys: Capture, tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 import html
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from regard.formats.subtitles import FORMATS, format_srt, format_tsv, format_txt, format_vtt, wrap_text
-from regard.tasks.transcribe.requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment
+from regard.messages.speech import TranscribeResult, TranscriptSegment
+from regard.messages.texts import GeneratedText, TimeAlignment, TimedWord
 
 SENTENCE = "the wind is from the west and the sea is quiet, we wait for the night."
 
@@ -57,7 +59,8 @@ def clock(parts: tuple[str, ...]) -> tuple[int, int]:
 
 
 def segment(start: float, end: float, text: str, words: tuple[TimedWord, ...] = ()) -> TranscriptSegment:
-    return TranscriptSegment(start, end, (Transcript(text, words=words), Transcript("not the best")))
+    best = GeneratedText(text, alignment=TimeAlignment((), words))
+    return TranscriptSegment(start, end, (best, GeneratedText("not the best")))
 
 
 def result(*segments: TranscriptSegment) -> TranscribeResult:
@@ -154,7 +157,7 @@ def test_long_segments_are_split_where_speakers_pause() -> None:
     first, second = parse_vtt(format_vtt(result(segment(9.0, 18.5, SENTENCE, words))))
     assert first == Shown(10000, 15500, ["the wind is from the west", "and the sea is quiet,"])
     assert second == Shown(15500, 18000, ["we wait for the night."])
-    paused = tuple(word._replace(start=word.start + 2 * (n > 8), end=word.end + 2 * (n > 8)) for n, word in enumerate(words))  # fmt: skip
+    paused = tuple(replace(word, start=word.start + 2 * (n > 8), end=word.end + 2 * (n > 8)) for n, word in enumerate(words))  # fmt: skip
     cues = parse_vtt(format_vtt(result(segment(9.0, 20.0, SENTENCE, paused))))
     assert [cue.text for cue in cues] == ["the wind is from the west and the sea", "is quiet, we wait for the night."]
     assert (cues[0].end, cues[1].start) == (14500, 16500)
@@ -184,7 +187,7 @@ def test_words_need_neither_spaces_nor_times_for_each() -> None:
     words = tuple(TimedWord(each, n * 0.2, n * 0.2 + 0.2) for n, each in enumerate(chinese))
     cues = parse_srt(format_srt(result(segment(0, 12, chinese, words))))
     assert "".join(cue.text for cue in cues) == chinese and [len(cue.lines) for cue in cues] == [1, 1]
-    spaced = tuple(TimedWord(f" {word}", start, end) for word, start, end in even_words(SENTENCE, 0, 0.6))
+    spaced = tuple(replace(word, word=f" {word.word}") for word in even_words(SENTENCE, 0, 0.6))
     for some in (spaced, spaced[1:8] + spaced[9:-1], (*spaced[:5], TimedWord("", 3, 3), TimedWord("no", 3, 3))):
         cues = parse_srt(format_srt(result(segment(0, 9, SENTENCE, some))))
         assert " ".join(cue.text for cue in cues) == SENTENCE
@@ -206,8 +209,8 @@ def test_any_result_gives_valid_subtitles(seed: int) -> None:
         text, timed = " ".join(chosen), rng.random() < 0.7
         words = even_words(text, now, length / max(len(chosen), 1), rng.random())
         if rng.random() < 0.2:
-            words = tuple(word._replace(start=word.start + float(rng.normal())) for word in words)
-            words = tuple(word._replace(start=max(word.start, 0.0)) for word in words)
+            words = tuple(replace(word, start=word.start + float(rng.normal())) for word in words)
+            words = tuple(replace(word, start=max(word.start, 0.0)) for word in words)
         segments.append(segment(round(now, 3), round(now + length, 3), text, words if timed else ()))
         limited.append(timed)
         now = max(now + length + rng.normal() * (seed % 3), 0.0)

@@ -79,7 +79,7 @@ def test_the_suffix_chooses_the_format(run: Path, place: Path, capsys: Capture) 
     assert Path("out.txt").read_text().count("\n") == len(result.segments)
     printed = lines(capsys, "predict", run, "talk.wav", "--json")
     assert lines(capsys, "predict", run, "talk.wav", "--out", "out.json") == ["talk.wav\tout.json"]
-    assert Path("out.json").read_text().splitlines() == printed and json.loads(printed[0])["words"]
+    assert Path("out.json").read_text().splitlines() == printed and json.loads(printed[0])["alignment"]["words"]
     assert names(place) == ["new/a.wav", "new/b/a.flac", *(f"out.{each}" for each in ("SRT", "json", "tsv", "txt", "vtt")), "talk.wav"]  # fmt: skip
 
 
@@ -135,12 +135,12 @@ def test_word_times_are_computed_only_for_what_shows_them(run: Path, place: Path
     assert [name for name in NAMES if needs_words({name}, long)] == ["srt", "vtt", "json"]
     asked: list[bool] = []
 
-    def transcribe(self: TranscribePredictor, requests: Any, settings: Any) -> Any:
-        asked.extend(request.details for request in requests)
-        return original(self, requests, settings)
+    async def answer(self: TranscribePredictor, request: Any, emit: Any = None) -> Any:
+        asked.append(request.details)
+        return await original(self, request, emit)
 
-    original = TranscribePredictor.transcribe
-    with mock.patch.object(TranscribePredictor, "transcribe", transcribe):
+    original = TranscribePredictor.answer
+    with mock.patch.object(TranscribePredictor, "answer", answer):
         for out, segment in (("a.srt", 0), ("a.srt", 1.5), ("a.tsv", 0), ("a.txt", 0), ("a.json", 1.5)):
             lines(capsys, "predict", run, "talk.wav", "--out", out, f"decode.segment={segment}")
     assert asked == [True, False, False, False, True]

@@ -411,7 +411,7 @@ def bad_sounds(folder: Path) -> list[tuple[Any, str]]:
     ]
 
 
-SILENT = {"text": "", "score": None, "segments": [], "words": []}
+SILENT = {"text": "", "score": None, "segments": [], "alignment": None}
 SILENCE = [(np.zeros(RATE, np.float32), "2 of 3 recordings are silent and have no transcript", "", SILENT)]
 
 
@@ -420,7 +420,7 @@ def check_transcript(predictor: Any, sound: Any, record: Any, decode: Decode) ->
         assert (len(record["segments"]) > 1) == (len(sound) > decode["segment"] * RATE)
     else:
         check_text(predictor, sound, record, decode)
-        assert len(record["times"]) == len(record["pieces"]) and len(record["segments"]) == 1
+        assert len(record["alignment"]["times"]) == len(record["tokens"]) and len(record["segments"]) == 1
 
 
 # --- Whisper ---------------------------------------------------------------------------------------------------------
@@ -456,8 +456,8 @@ def check_segments(predictor: Any, sound: Any, record: Any, decode: Decode) -> N
     assert record["text"] and record["seconds"] == seconds and spans == sorted(spans)
     assert all(0 <= start <= end <= seconds for start, end in spans) and seconds - spans[-1][1] < SECONDS
     assert record["language"] in ((decode["language"],) if "language" in decode else LANGUAGES)
-    assert "".join(record["text"].split()) == "".join("".join(each["text"].split()) for each in segments)
-    assert len(record["pieces"]) == len(record["logprobs"]) == len(record["times"]) > 0
+    assert "".join(record["text"].split()) == "".join("".join(each["nbest"][0]["text"].split()) for each in segments)
+    assert len(record["tokens"]) == len(record["logprobs"]) == len(record["alignment"]["times"]) > 0
 
 
 def write_whisper(folder: Path) -> None:
@@ -635,7 +635,7 @@ CASES = {
             {"timestamps": False, "language": "ja", "task": "translate"},
         ],
         texts_of, sound_table, text_metrics, check=check_segments, forms=sound_forms(16000), wrong=bad_sounds, targets=["the cat", ""],
-        pair=("a recording and its text", "recordings", "texts"), noticed=SILENCE, look="the cat", rounded=("times", "words"),
+        pair=("a recording and its text", "recordings", "texts"), noticed=SILENCE, look="the cat", rounded=("alignment",),
         load={f"decode.{name}": value for name, value in FAST.items()}, folder=write_whisper,
         wrong_decode=[({"language": "xx"}, "'xx' is no language of this model")],
     ),

@@ -17,13 +17,14 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import regard
 from regard.decode import Beam, Generator, Greedy, Hypothesis, SearchRequest
-from regard.decode.engine.wrappers import source_rows
+from regard.decode.engine.passes import Trace
+from regard.decode.engine.wrappers import EncodedSources, source_rows
 from regard.decode.search.filters import StepContext
 from regard.decode.search.timestamps import TimestampRules
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
 from regard.tasks.transcribe.settings import TranscribeDecode
-from regard.tasks.whisper import generation as whisper_generation
+from regard.tasks.whisper import transcriber as whisper_transcriber
 from regard.tasks.whisper.task import WhisperPredictor
 from regard.tasks.whisper.windows import check_quality
 from regard.tasks.whisper.word_times import FILTER, align_tokens, alignment_weights, median_filter, warp
@@ -107,19 +108,20 @@ def test_timestamp_rules_in_open_batches(pair: tuple[WhisperPredictor, Any, Any]
     """Requests with prompts of different lengths that join and leave have the texts that they have alone."""
     ours, _, _ = pair
     encoded = ours.model.encode(ours.sound.collate([ours.sound.encode(noise(SECONDS, seed)) for seed in range(5)]))
-    sources, filters = source_rows(encoded), (ours.timestamp_rules,)
+    sources, filters = source_rows(encoded), (ours.transcriber.timestamp_rules,)
     previous = [[], [5, 6, 7], [9], [], [20, 21, 22, 23]]
     prompts = [ours.target.prompt("de", "transcribe", True, each) for each in previous]
     strategies = [Greedy(), Beam(2), Greedy(), Greedy(), Beam(2)]
     requests = [
-        SearchRequest(prompt, source, strategy, 10, filters, rules=ours.rules(ours.run.decode))
+        SearchRequest(prompt, source, strategy, 10, filters, rules=ours.plan.rules(ours.run.decode))
         for prompt, source, strategy in zip(prompts, sources, strategies, strict=True)
     ]
     alone, together = [], []
+    encoded_model = EncodedSources(ours.model)
     for request in requests:
-        closed = Generator(ours.encoded_model, ours.target.end, (), 1, None, ours.positions)
+        closed = Generator(encoded_model, ours.target.end, (), 1, None, ours.context)
         alone.append(closed.submit(request).result()[0].tokens)
-    opened = Generator(ours.encoded_model, ours.target.end, (), 4, 24, ours.positions)
+    opened = Generator(encoded_model, ours.target.end, (), 4, 24, ours.context)
     handles = []
     for request in requests:
         handles.append(opened.submit(request))
@@ -142,7 +144,7 @@ def test_tokens_of_windows_equal_transformers(beams: int, pair: tuple[WhisperPre
     strategy = {"kind": "beam", "beam": beams, "early_stopping": "heuristic"} if beams > 1 else {}
     found = ours.predict_requests(ours.requests(sounds, language="de", **PLAIN | strategy))
     tokens = [[each["tokens"].tolist() for each in own] for own in expected]
-    assert [[[*each.tokens] for each in result.segments] for result in found] == tokens
+    assert [[[*each.ids] for each in result.segments] for result in found] == tokens
     used = {token for own in tokens for segment in own for token in segment}
     assert len({*map(str, tokens)}) > 2 and not used & {3, 9, 11, FIRST - 1}
 
@@ -162,7 +164,7 @@ def test_tokens_without_timestamps_equal_transformers(beams: int, pair: tuple[Wh
     asked = PLAIN | strategy | {"timestamps": False, "task": "translate", "suppress_tokens": suppressed}
     found = ours.predict_requests(ours.requests(sounds, language="ja", **asked))
     rows = [[token for token in row if token != END] for row in expected.tolist()]
-    assert [[*result.segments[0].tokens] for result in found] == rows
+    assert [[*result.segments[0].ids] for result in found] == rows
     assert len({*map(str, rows)}) == 3
 
 
@@ -191,11 +193,11 @@ def test_three_minutes_equal_transformers(conditioned: bool, pair: tuple[Whisper
     (found,) = ours.predict_requests(
         ours.requests([sound], language="de", **PLAIN | {"condition_on_previous": conditioned})
     )
-    assert [[*each.tokens] for each in found.segments] == [each["tokens"].tolist() for each in expected]
+    assert [[*each.ids] for each in found.segments] == [each["tokens"].tolist() for each in expected]
     for ours_, theirs_ in zip(found.segments, expected, strict=True):
         times = [min(float(theirs_[side]), 180.0) for side in ("start", "end")]
         assert [ours_.start, ours_.end] == pytest.approx(times, abs=1e-3)
-    assert found.seconds == 180 and len(expected) > 60 and len({each.tokens for each in found.segments}) > 20
+    assert found.seconds == 180 and len(expected) > 60 and len({each.ids for each in found.segments}) > 20
 
 
 def test_a_prompt_equals_transformers(pair: tuple[WhisperPredictor, Any, Any]) -> None:
@@ -208,7 +210,7 @@ def test_a_prompt_equals_transformers(pair: tuple[WhisperPredictor, Any, Any]) -
         (expected,) = their_segments(theirs, features, **settings)
         asked = PLAIN | {"prompt": "the old  cat", "condition_on_previous": conditioned}
         (found,) = ours.predict_requests(ours.requests([sound], language="de", **asked))
-        assert [[*each.tokens] for each in found.segments] == [each["tokens"].tolist() for each in expected]
+        assert [[*each.ids] for each in found.segments] == [each["tokens"].tolist() for each in expected]
 
 
 @pytest.mark.parametrize("seconds", [6.02, 9.1234, 20])
@@ -287,7 +289,7 @@ def judged(pair: tuple[WhisperPredictor, Any, Any]) -> Iterator[tuple[list[Any],
         return decide(tokens, outputs, index, processors, *rest)
 
     with (
-        mock.patch.object(whisper_generation, "check_quality", record_own),
+        mock.patch.object(whisper_transcriber, "check_quality", record_own),
         mock.patch.object(theirs, "_need_fallback", record_other),
     ):
         yield own, other
@@ -313,7 +315,7 @@ def test_windows_that_are_skipped_equal_transformers(
     assert np.allclose(own, other, atol=1e-4) and len(own) > 6
     skipped = [mean < threshold and speech > silence for mean, speech in own]
     assert any(skipped) and not all(skipped)
-    assert [[*each.tokens] for each in found.segments] == [each["tokens"].tolist() for each in expected]
+    assert [[*each.ids] for each in found.segments] == [each["tokens"].tolist() for each in expected]
 
 
 # --- word times ------------------------------------------------------------------------------------------------------
@@ -350,8 +352,9 @@ def test_token_times_equal_transformers(pair: tuple[WhisperPredictor, Any, Any])
     maps = theirs(input_features=mels, decoder_input_ids=tokens, output_attentions=True).cross_attentions
     theirs.set_attn_implementation("sdpa")
     prompt, text = tokens[0, :4].tolist(), tokens[0, 4:].tolist()
-    _, view = ours.times.decode(ours.model.encode(ours.sound.collate([mels[0].T.numpy()])), text, prompt)
-    own = view.cross_layers()
+    trace = Trace(ours.sound.collate([mels[0].T.numpy()]), tuple(prompt), tuple(text))
+    (traced,) = trace.run([trace], ours.engine.context)
+    own = [weights for _, weights in traced.cross]
     for mine, other in zip(own, maps, strict=True):
         close(mine, other[0, :, len(prompt) - 1 :])
     outputs = hf.modeling_outputs.Seq2SeqLMOutput(cross_attentions=[maps])

@@ -433,10 +433,10 @@ def test_the_lens_needs_a_model_that_writes_tokens(runs):
 def test_what_a_predictor_keeps_of_its_model_follows_the_muted_one(tmp_path):
     write_folder(tmp_path / "whisper")
     predictor = regard.load(tmp_path / "whisper")
-    predictor.joint[0.5] = None
+    assert predictor.transcriber.context.model is predictor.engine.context.model is predictor.model
     muted = predictor.muted("cross.1.1")
-    assert muted.encoded_model.model is muted.model is not predictor.model and muted.joint == {}
-    assert predictor.encoded_model.model is predictor.model
+    assert muted.transcriber.context.model is muted.engine.context.model is muted.model is not predictor.model
+    assert predictor.transcriber.context.model is predictor.model
     with pytest.raises(UserError, match="--heads reads texts, and task transcribe does not"):
         report_heads(predictor, TREES)
 

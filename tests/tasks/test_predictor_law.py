@@ -44,7 +44,7 @@ of_texts = cases_with(lambda name: isinstance(CASES[name].items[0], str) or name
 scored = cases_with(lambda name: CASES[name].targets is not None or CASES[name].whole)
 not_scored = cases_with(lambda name: CASES[name].targets is None and not CASES[name].whole)
 ENSEMBLES = {"language", "translate", "text2text", "spans"}  # tasks whose predictors form ensembles
-STREAMING = {*ENSEMBLES, "caption", "multitask"}  # tasks whose predictors stream
+STREAMING = {*ENSEMBLES, "caption", "multitask", "transcribe"}  # tasks whose predictors stream
 INPUTS = {"text", "image", "audio"}  # fields of a multitask request, one of which is given
 EMBEDDING = {"classify", "tag", "masked", "classify-image", "contrastive"}  # and those that give vectors
 ITERABLES: list[Callable[[list[Any]], Any]] = [tuple, iter, lambda items: (each for each in items)]
@@ -78,8 +78,13 @@ def alone(predictor: Any, item: Any, **named: Any) -> Any:
     return predictor.predict(item, **named) if predictor.is_item(item) else predictor.predict([item], **named)[0]
 
 
-def exact_fields(records: list[Any], case: Case) -> list[Any]:
-    return [{key: value for key, value in each.items() if key not in case.rounded} for each in records]
+def exact_fields(value: Any, case: Case) -> Any:
+    """A value without the rounded fields of all its records."""
+    if isinstance(value, list):
+        return [exact_fields(each, case) for each in value]
+    if isinstance(value, dict):
+        return {key: exact_fields(each, case) for key, each in value.items() if key not in case.rounded}
+    return value
 
 
 def one_sentence(words: str, call: Callable[[], Any]) -> None:

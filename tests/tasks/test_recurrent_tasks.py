@@ -11,10 +11,10 @@ from helpers import marian, reads, small
 import regard
 from regard.config.run import family_of, resolve_run
 from regard.data.datasets.collate import collate_pairs
+from regard.decode.engine.passes import logits
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.text.tokenizers import TrainedTokenizer
-from regard.tasks.generate.views import logits
 from regard.tasks.translate import task as translate
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])

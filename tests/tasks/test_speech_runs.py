@@ -196,7 +196,7 @@ def test_augmentation_is_a_function_of_seed_epoch_and_example(changes: dict[str,
     """Masks change a copy of the frames in memory: the second epoch begins from the same ones."""
     own = job(**{key.replace(".", "__"): value for key, value in MASKS.items()}, **changes)
     sound, data, train = own.predictor.sound, own.run.data, own.run.train
-    target, texts = own.predictor.target, own.predictor.transcripts_to_learn()
+    target, texts = own.predictor.target, own.predictor.transcriber.targets_to_learn()
     dataset = SoundDataset(own.splits["train"], sound, texts, target.pad, data, train, data.max_tokens)
     dataset.cache_encoded()
     for epoch, indices in ((0, [3, 5]), (1, [5, 8, 3]), (0, [5]), (1, [3])):

@@ -14,9 +14,10 @@ import regard
 from regard.config.run import change_settings
 from regard.config.strategies import BestPath
 from regard.errors import UserError
+from regard.messages.media import Sound
+from regard.messages.speech import TranscribeRequest
 from regard.parts.parallel.ctc import best_path, force_align
 from regard.synthetic import morse
-from regard.tasks.transcribe.requests import TranscribeRequest
 from regard.tasks.transcribe.task import TranscribePredictor
 from regard.training import curves
 
@@ -72,6 +73,12 @@ def texts(found: Any) -> list[str]:
     return [each["text"] for each in found]
 
 
+def text_of(segment: dict[str, Any]) -> str:
+    """The best text of a segment in a record."""
+    text: str = segment["nbest"][0]["text"]
+    return text
+
+
 # --- what it reads ---------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +87,10 @@ def test_channels_are_averaged_and_other_rates_resampled(predictor: TranscribePr
     assert predictor.predict(np.stack([one, other], 1)) == predictor.predict((one + other) / 2)
     doubled = np.repeat(key("CQ DX", 1, snr=np.inf), 2).astype(np.float32)
     record = predictor.predict((doubled, 2 * RATE), details=True)
-    assert record["seconds"] == pytest.approx(len(doubled) / 2 / RATE, abs=2e-3) and record["times"][-1][1] < 9
+    assert (
+        record["seconds"] == pytest.approx(len(doubled) / 2 / RATE, abs=2e-3)
+        and record["alignment"]["times"][-1][1] < 9
+    )
 
 
 def test_silence_has_no_transcript(predictor: TranscribePredictor) -> None:
@@ -88,7 +98,7 @@ def test_silence_has_no_transcript(predictor: TranscribePredictor) -> None:
     for silent in (np.zeros(RATE, np.float32), np.zeros(40 * RATE, np.float32), np.full(1, 0.3, np.float32)):
         with pytest.warns(UserWarning, match="1 of 1 recordings are silent and have no transcript"):
             record = predictor.predict(silent, details=True)
-        assert (record["text"], record["score"], record["segments"], record["words"]) == ("", None, [], [])
+        assert (record["text"], record["score"], record["segments"], record["alignment"]) == ("", None, [], None)
         assert record["seconds"] == round(len(silent) / RATE, 3)
     with pytest.warns(UserWarning, match="1 of 2 recordings are silent"):
         found = predictor.predict([np.zeros(RATE, np.float32), SOUNDS[0]], nbest=2)
@@ -115,7 +125,9 @@ def test_whisper_is_trained_from_scratch(tmp_path: Path) -> None:
     found: TranscribePredictor = regard.train("transcribe", settings, out=tmp_path / "run")
     record = found.predict(SOUNDS[1], details=True)
     assert regard.load(tmp_path / "run").predict(SOUNDS[1], details=True) == record
-    assert [end - start for start, end in record["times"]] == pytest.approx([0.02] * len(record["pieces"]), abs=2e-3)
+    assert [end - start for start, end in record["alignment"]["times"]] == pytest.approx(
+        [0.02] * len(record["tokens"]), abs=2e-3
+    )
     with pytest.raises(UserError, match="decode.kind=ctc needs CTC, .* model.family=speech"):
         found.predict(SOUNDS[1], kind="ctc")
     with pytest.raises(
@@ -173,8 +185,8 @@ def test_a_run_without_ctc(attention: TranscribePredictor) -> None:
     assert attention.model.ctc is None and not [name for name in attention.model.state_dict() if "ctc" in name]
     assert attention.predict(SOUNDS, ctc=0.9) == attention.predict(SOUNDS, ctc=0.0)
     record = attention.predict(SOUNDS[1], details=True)
-    assert len(record["times"]) == len(record["pieces"]) > 0
-    assert all(0 <= start < end <= record["seconds"] for start, end in record["times"])
+    assert len(record["alignment"]["times"]) == len(record["tokens"]) > 0
+    assert all(0 <= start < end <= record["seconds"] for start, end in record["alignment"]["times"])
     for what, call in (
         ("decode.kind=ctc", lambda: attention.predict(SOUNDS[0], kind="ctc")),
         ("word times", lambda: attention.align(SOUNDS[0], "A")),
@@ -189,19 +201,22 @@ def test_a_run_without_ctc(attention: TranscribePredictor) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_details_agree_with_the_scores(name: str, predictor: TranscribePredictor) -> None:
     record = predictor.predict(SOUNDS[1], details=True, **STRATEGIES[name])
-    pieces, seconds = record["pieces"], len(SOUNDS[1]) / RATE
+    pieces, seconds = record["tokens"], len(SOUNDS[1]) / RATE
     scored = predictor.score(SOUNDS[1], record["text"], details=True)
-    assert pieces and len(record["logprobs"]) == len(pieces) + 1 and len(record["times"]) == len(pieces)
-    if scored["pieces"] == [*pieces, "■"]:  # spaces at the ends are not part of the text
-        assert record["logprobs"] == pytest.approx(scored["logprobs"], abs=1e-4)
-        assert predictor.score(SOUNDS[1], record["text"]) == pytest.approx(sum(record["logprobs"]), abs=1e-3)
-    if name in ("greedy", "beam", "sample") and record["ended"]:
+    ended = record["finish"] == "end"  # a text that was cut has no log-probability of END
+    assert pieces and len(record["logprobs"]) == len(pieces) + ended
+    assert len(record["alignment"]["times"]) == len(pieces)
+    if scored["tokens"] == [*pieces, "■"]:  # spaces at the ends are not part of the text
+        assert record["logprobs"] == pytest.approx(scored["logprobs"][: len(pieces) + ended], abs=1e-4)
+        assert predictor.score(SOUNDS[1], record["text"]) == pytest.approx(sum(scored["logprobs"]), abs=1e-3)
+    if name in ("greedy", "beam", "sample"):
         assert record["logprob"] == pytest.approx(sum(record["logprobs"]), abs=1e-3)
-    starts = [start for start, _ in record["times"]]
-    assert starts == sorted(starts) and all(0 <= start < end <= seconds for start, end in record["times"])
-    assert [each["word"] for each in record["words"]] == record["text"].split()
-    assert all(0 <= each["start"] < each["end"] <= seconds for each in record["words"])
-    assert record["segments"] == [{"start": 0.0, "end": round(seconds, 3), "text": record["text"]}]
+    starts = [start for start, _ in record["alignment"]["times"]]
+    assert starts == sorted(starts) and all(0 <= start < end <= seconds for start, end in record["alignment"]["times"])
+    assert [each["word"] for each in record["alignment"]["words"]] == record["text"].split()
+    assert all(0 <= each["start"] < each["end"] <= seconds for each in record["alignment"]["words"])
+    (segment,) = record["segments"]
+    assert (segment["start"], segment["end"], text_of(segment)) == (0.0, round(seconds, 3), record["text"])
 
 
 def test_more_tokens_than_positions_have_times(predictor: TranscribePredictor) -> None:
@@ -210,8 +225,8 @@ def test_more_tokens_than_positions_have_times(predictor: TranscribePredictor) -
     record = predictor.predict(short, details=True, max_tokens=9, min_tokens=8, ctc=0.0)
     with pytest.warns(UserWarning, match="no text satisfies decode.* for 1 of 1 recordings"):
         assert predictor.predict(short, max_tokens=9, min_tokens=8, ctc=0.5) == ""
-    assert len(record["times"]) == len(record["pieces"]) >= 8
-    assert all(0 <= start < end <= 0.05 for start, end in record["times"])
+    assert len(record["alignment"]["times"]) == len(record["tokens"]) >= 8
+    assert all(0 <= start < end <= 0.05 for start, end in record["alignment"]["times"])
 
 
 def test_look_shows_where_the_decoder_attends(predictor: TranscribePredictor, tmp_path: Path) -> None:
@@ -226,7 +241,7 @@ def test_look_shows_where_the_decoder_attends(predictor: TranscribePredictor, tm
     )
     assert sum(view.logprobs) == pytest.approx(predictor.score(SOUNDS[1], "CQ"), abs=1e-3)
     own = predictor.look(SOUNDS[1])
-    assert [*own.target][:-1] == predictor.predict(SOUNDS[1], kind="beam", details=True)["pieces"]
+    assert [*own.target][:-1] == predictor.predict(SOUNDS[1], kind="beam", details=True)["tokens"]
     own.save(tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 1000
 
@@ -244,10 +259,16 @@ def test_alignment_is_that_of_ctc(predictor: TranscribePredictor) -> None:
     step, half = 0.04, 0.0125
     wanted = [(max(first * step + half - 0.02, 0), last * step + half + 0.02) for first, last in spans]
     wanted = [(first, min(last, len(SOUNDS[1]) / RATE)) for first, last in wanted]
-    assert np.allclose(found.times, wanted, atol=1e-3)
-    assert [each.word for each in found.words] == ["CQ", "DX"]
-    assert (found.words[0].start, found.words[0].end) == (found.times[0][0], found.times[1][1])
-    assert (found.words[1].start, found.words[1].end) == (found.times[3][0], found.times[4][1])
+    assert np.allclose(found.alignment.times, wanted, atol=1e-3)
+    assert [each.word for each in found.alignment.words] == ["CQ", "DX"]
+    assert (found.alignment.words[0].start, found.alignment.words[0].end) == (
+        found.alignment.times[0][0],
+        found.alignment.times[1][1],
+    )
+    assert (found.alignment.words[1].start, found.alignment.words[1].end) == (
+        found.alignment.times[3][0],
+        found.alignment.times[4][1],
+    )
 
 
 def test_texts_that_cannot_be_aligned(predictor: TranscribePredictor) -> None:
@@ -269,20 +290,23 @@ def test_long_recordings_are_cut_and_joined(predictor: TranscribePredictor) -> N
     record = predictor.predict(long, details=True, segment=2.5, ctc=0.0)
     segments = record["segments"]
     assert len(segments) > 3 and all(each["end"] - each["start"] <= 2.5 for each in segments)
-    assert record["text"] == " ".join(text for each in segments if (text := each["text"].strip()))
-    assert [each["word"] for each in record["words"]] == record["text"].split()
-    assert sum(record["logprobs"]) == pytest.approx(
-        sum(predictor.score(cut(long, each), each["text"]) for each in segments), abs=0.05
-    )
+    assert record["text"] == " ".join(text for each in segments if (text := text_of(each).strip()))
+    assert [each["word"] for each in record["alignment"]["words"]] == record["text"].split()
     for each in segments:
-        inside = [word for word in record["words"] if each["start"] <= word["start"] < each["end"]]
-        assert " ".join(word["word"] for word in inside) == each["text"].strip()
+        (best,) = each["nbest"]
+        scored = predictor.score(cut(long, each), best["text"], details=True)["logprobs"]
+        assert sum(best["logprobs"]) == pytest.approx(sum(scored[: len(best["logprobs"])]), abs=0.01)
+    for each in segments:
+        inside = [word for word in record["alignment"]["words"] if each["start"] <= word["start"] < each["end"]]
+        assert " ".join(word["word"] for word in inside) == text_of(each).strip()
         alone = predictor.predict(cut(long, each), details=True, ctc=0.0)
         shifted = [(word["word"], word["start"] - each["start"]) for word in inside]
-        assert [word for word, _ in shifted] == [word["word"] for word in alone["words"]]
-        assert np.allclose([start for _, start in shifted], [word["start"] for word in alone["words"]], atol=2e-3)
+        assert [word for word, _ in shifted] == [word["word"] for word in alone["alignment"]["words"]]
+        assert np.allclose(
+            [start for _, start in shifted], [word["start"] for word in alone["alignment"]["words"]], atol=2e-3
+        )
     prefixed = predictor.predict(long, segment=2.5, prefix="QQ", details=True)
-    assert [each["text"].startswith("QQ") for each in prefixed["segments"]] == [True] + [False] * (len(segments) - 1)
+    assert [text_of(each).startswith("QQ") for each in prefixed["segments"]] == [True] + [False] * (len(segments) - 1)
     assert len(prefixed["nbest"]) == 1
 
 
@@ -300,7 +324,7 @@ def test_memory_does_not_grow_with_the_recording(predictor: TranscribePredictor,
                 file.writeframes((rng.normal(0, 3000, 60 * RATE)).astype("<i2").tobytes())
         tracemalloc.start()
         (result,) = predictor.predict_requests(
-            [TranscribeRequest(str(tmp_path / f"{minutes}.wav"), BestPath(), segment=3.0)], batch=2
+            [TranscribeRequest(Sound(str(tmp_path / f"{minutes}.wav")), strategy=BestPath(), segment=3.0)], batch=2
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -21,6 +21,7 @@ from regard.config.data.sound import SoundData
 from regard.config.data.texts import TokenizerConfig
 from regard.config.run import Run
 from regard.decode import Hypothesis
+from regard.decode.engine.passes import Encode
 from regard.decode.search.filters import StepContext
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
@@ -31,9 +32,10 @@ from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 from regard.processors.text.whisper import ControlTokens, with_control_tokens
 from regard.tasks.transcribe.processors import window_frames
 from regard.tasks.transcribe.task import new_predictor
-from regard.tasks.whisper.generation import WindowResult
 from regard.tasks.whisper.recordings import SoundWindow
 from regard.tasks.whisper.task import WhisperPredictor
+from regard.tasks.whisper.transcriber import WhisperTranscriber
+from regard.tasks.whisper.transcript import WindowResult
 from regard.tasks.whisper.windows import SplitWindow, cut_repetition, split_window
 
 RATE, SECONDS = 16000, 2
@@ -100,10 +102,15 @@ def transcribe(predictor: WhisperPredictor, sounds: list[Any], batch: int = 16, 
     return predictor.predict_requests(predictor.requests(sounds, **settings), batch)
 
 
+def words_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    words: list[dict[str, Any]] = record["alignment"]["words"]
+    return words
+
+
 def generated(*tokens: int) -> Any:
     """Replaces the model: it writes these tokens whatever it hears."""
     found = Hypothesis([*tokens], -1.0, -1.0 * len(tokens), True)
-    return mock.patch.object(WhisperPredictor, "_generate", lambda self, sources, *rest: [found] * len(sources))
+    return mock.patch.object(WhisperTranscriber, "generate", mock.AsyncMock(return_value=found))
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -120,13 +127,14 @@ def test_parts_of_a_recording_are_decoded_together(predictor: WhisperPredictor) 
     """They begin at pauses, and none reads the text of another."""
     pause = np.zeros(int(0.5 * RATE), np.float32)
     long = np.concatenate([part for seed in range(5) for part in (noise(1.2, seed), pause)])
-    sizes = []
-    decode = WhisperPredictor._decode_windows
-    with mock.patch.object(WhisperPredictor, "_decode_windows", autospec=True) as decoded:
-        decoded.side_effect = lambda self, windows, settings: (
-            sizes.append(len(windows)),
-            decode(self, windows, settings),
-        )[1]
+    sizes: list[int] = []
+    encode = Encode.run
+
+    def run(self: Encode, jobs: Any, context: Any) -> Any:
+        sizes.append(len(jobs))
+        return encode(self, jobs, context)
+
+    with mock.patch.object(Encode, "run", run):
         (found,) = transcribe(predictor, [long], 4, language="de", sequential=False, **FAST)
     assert sizes == [4, 1]
     starts = [each.start for each in found.segments]
@@ -161,13 +169,13 @@ def test_without_timestamps_a_window_is_a_segment(predictor: WhisperPredictor) -
 def prompts_of(predictor: WhisperPredictor, sound: Any, **settings: Any) -> list[tuple[int, ...]]:
     """The prompts of all windows."""
     found: list[tuple[int, ...]] = []
-    generate = WhisperPredictor._generate
+    generate = WhisperTranscriber.generate
 
-    def record(self: Any, sources: Any, prompts: Any, *rest: Any) -> Any:
-        found.extend(prompts)
-        return generate(self, sources, prompts, *rest)
+    async def record(self: Any, encoded: Any, prompt: Any, *rest: Any) -> Hypothesis:
+        found.append(prompt)
+        return await generate(self, encoded, prompt, *rest)
 
-    with mock.patch.object(WhisperPredictor, "_generate", record):
+    with mock.patch.object(WhisperTranscriber, "generate", record):
         transcribe(predictor, [sound], **FAST | settings)
     return found
 
@@ -214,15 +222,15 @@ def write_long(path: Path, seconds: int) -> str:
     return str(path)
 
 
-def unheard(self: Any, windows: list[SoundWindow], settings: Any) -> list[WindowResult]:
+async def unheard(self: Any, window: SoundWindow, *rest: Any) -> WindowResult:
     """In place of decoding: nobody speaks."""
-    return [WindowResult(None, SplitWindow([], [], each.seconds), None) for each in windows]
+    return WindowResult(None, SplitWindow([], [], window.seconds))
 
 
 @pytest.mark.parametrize("sequential", [True, False])
 def test_memory_does_not_grow_with_the_recording(sequential: bool, predictor: WhisperPredictor, tmp_path: Path) -> None:
     peaks = []
-    with mock.patch.object(WhisperPredictor, "_decode_windows", unheard):
+    with mock.patch.object(WhisperTranscriber, "decode_window", unheard):
         for seconds in (20, 20, 120):  # the first call fills caches
             path = write_long(tmp_path / f"{seconds}.wav", seconds)
             tracemalloc.start()
@@ -260,7 +268,7 @@ def test_frames_of_windows_are_those_of_the_recording(window: int, hop: int) -> 
 def test_progress_tells_the_position(sequential: bool, predictor: WhisperPredictor, tmp_path: Path) -> None:
     paths = [write_long(tmp_path / "a.wav", 20), write_long(tmp_path / "b.wav", 10)]
     reports: list[tuple[str, float, float]] = []
-    with mock.patch.object(WhisperPredictor, "_decode_windows", unheard):
+    with mock.patch.object(WhisperTranscriber, "decode_window", unheard):
         predictor.on_progress = lambda *each: reports.append(each)
         try:
             transcribe(predictor, paths, sequential=sequential, language="de")
@@ -277,7 +285,7 @@ def test_a_recording_that_ends_within_a_frame(predictor: WhisperPredictor) -> No
         record = predictor.predict(noise(4)[:samples], details=True, language="de", **FAST)
         seconds = round(samples / RATE, 3)
         assert record["seconds"] == seconds and record["text"]
-        assert all(0 <= each["start"] <= each["end"] <= seconds for each in record["segments"] + record["words"])
+        assert all(0 <= each["start"] <= each["end"] <= seconds for each in record["segments"] + words_of(record))
 
 
 def test_very_short_recordings(predictor: WhisperPredictor) -> None:
@@ -295,7 +303,7 @@ def test_silence_has_no_transcript(settings: dict[str, Any], predictor: WhisperP
     for samples in (1, RATE, 3 * RATE, 9 * RATE + 5):
         with pytest.warns(UserWarning, match="1 of 1 recordings are silent and have no transcript"):
             record = predictor.predict(np.zeros(samples, np.float32), details=True, **settings)
-        assert (record["text"], record["score"], record["segments"], record["words"]) == ("", None, [], [])
+        assert (record["text"], record["score"], record["segments"], record["alignment"]) == ("", None, [], None)
         assert record["seconds"] == round(samples / RATE, 3)
 
 
@@ -370,12 +378,14 @@ def test_segments_of_a_window(predictor: WhisperPredictor) -> None:
 def test_words_have_rising_times(settings: dict[str, Any], predictor: WhisperPredictor) -> None:
     for sound in (noise(1.3), noise(9, 4)):
         record = predictor.predict(sound, details=True, language="de", **FAST | settings)
-        words, pieces = record["words"], record["pieces"]
+        words, pieces = words_of(record), record["tokens"]
         assert [each["word"] for each in words] == record["text"].split() and words
         starts, ends = ([each[side] for each in words] for side in ("start", "end"))
         assert starts == sorted(starts) and ends == sorted(ends) and starts[0] >= 0 and ends[-1] <= record["seconds"]
         assert all(start <= end for start, end in zip(starts, ends, strict=True))
-        assert len(pieces) == len(record["logprobs"]) == len(record["times"]) and max(record["logprobs"]) <= 0
+        assert (
+            len(pieces) == len(record["logprobs"]) == len(record["alignment"]["times"]) and max(record["logprobs"]) <= 0
+        )
 
 
 def test_languages_without_spaces(predictor: WhisperPredictor) -> None:
@@ -386,8 +396,8 @@ def test_languages_without_spaces(predictor: WhisperPredictor) -> None:
         english = predictor.predict(noise(2.4), details=True, language="ja", task="translate", **FAST)
     count = len(english["segments"])
     assert english["text"] == " ".join(["cat dog"] * count) and japanese["text"] == "cat dog" * count
-    assert [each["word"] for each in japanese["words"]] == [*"catdog"] * count
-    assert [each["word"] for each in english["words"]] == ["cat", "dog"] * count
+    assert [each["word"] for each in words_of(japanese)] == [*"catdog"] * count
+    assert [each["word"] for each in words_of(english)] == ["cat", "dog"] * count
     assert (japanese["language"], english["language"]) == ("ja", "ja")
 
 
@@ -402,8 +412,8 @@ def test_scores(predictor: WhisperPredictor, english: WhisperPredictor) -> None:
         assert whole == pytest.approx([each.score(*pair) for pair in zip(sounds, texts, strict=True)], rel=1e-4)
         assert max(whole) < 0 and len({*whole}) == 3
     record = predictor.score(sounds[0], texts[0], details=True)
-    assert "".join(record["pieces"]).replace("▁", " ") == " the cat■" and len(record["logprobs"]) == len(
-        record["pieces"]
+    assert "".join(record["tokens"]).replace("▁", " ") == " the cat■" and len(record["logprobs"]) == len(
+        record["tokens"]
     )
     assert sum(record["logprobs"]) == pytest.approx(record["score"])
 
@@ -413,15 +423,18 @@ def test_scores_depend_on_the_language(folder: Path) -> None:
     found = [regard.load(folder, {"decode.language": name}) for name in ("German", "de", "Japanese")]
     scores = [each.score(SOUNDS[2], "the cat") for each in found]
     assert scores[0] == scores[1] != scores[2]
-    assert found[2].score(SOUNDS[2], "cat", details=True)["pieces"][0] != "▁"
-    assert len(found[2].align(SOUNDS[2], "cat").words) == 3 and len(found[1].align(SOUNDS[2], "cat").words) == 1
+    assert found[2].score(SOUNDS[2], "cat", details=True)["tokens"][0] != "▁"
+    assert (
+        len(found[2].align(SOUNDS[2], "cat").alignment.words) == 3
+        and len(found[1].align(SOUNDS[2], "cat").alignment.words) == 1
+    )
 
 
 def test_alignment(predictor: WhisperPredictor) -> None:
     found = predictor.align(SOUNDS[4], " the  old cat ")
-    assert found.text == "the old cat" and [each.word for each in found.words] == ["the", "old", "cat"]
-    starts = [each.start for each in found.words]
-    assert starts == sorted(starts) and found.words[-1].end <= 1.5
+    assert found.text == "the old cat" and [each.word for each in found.alignment.words] == ["the", "old", "cat"]
+    starts = [each.start for each in found.alignment.words]
+    assert starts == sorted(starts) and found.alignment.words[-1].end <= 1.5
     assert found.logprob == pytest.approx(predictor.score(SOUNDS[4], "the old cat"), rel=1e-4)
 
 
@@ -569,7 +582,7 @@ def test_timestamps_come_in_pairs_for_own_tokenizers() -> None:
     context = StepContext(3, length, tokens, torch.zeros(1, dtype=torch.long), length, length, tokens)
     scores = torch.zeros(1, 1, target.size)
     scores[..., target.first_timestamp :] = -20  # text and END are likelier
-    left = set(torch.isfinite(found.timestamp_rules(scores, context)).nonzero()[:, 2].tolist())
+    left = set(torch.isfinite(found.transcriber.timestamp_rules(scores, context)).nonzero()[:, 2].tolist())
     assert target.end in left and not left & {*target.encode(["the cat"])[0]}
 
 

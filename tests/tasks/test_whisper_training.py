@@ -144,7 +144,8 @@ def test_long_prompts_keep_their_last_tokens(folder: Path) -> None:
     encode = WhisperTranscripts(target, "de", "transcribe", False, True, 5)
     ((prompt, ids),) = encode(["A B C D E F G H<|startoftranscript|> E"])
     assert prompt.tolist() == [IDS["<|startofprev|>"], *words[0][-5:], target.start]
-    assert ids.tolist()[3:] == [*words[1], target.end] and job(folder).predictor.max_previous == 19  # of 40 positions
+    assert ids.tolist()[3:] == [*words[1], target.end]
+    assert job(folder).predictor.transcriber.max_previous == 19  # of 40 positions
 
 
 def test_times_in_prompts_need_not_rise(folder: Path) -> None:
@@ -229,7 +230,7 @@ def test_an_exported_run_gives_the_same_tokens_in_transformers(tuned: Path, fold
         with torch.no_grad():
             found = theirs.generate(**features, return_timestamps=True, return_segments=True)["segments"][0]
         tokens = [segment["tokens"].tolist() for segment in found]
-        assert [[*segment.tokens] for segment in result.segments] == tokens != []
+        assert [[*segment.ids] for segment in result.segments] == tokens != []
         text = " ".join(tokenizer.decode(ours.target.text_tokens(each)).strip() for each in tokens)
         assert result.text == text.strip() == again.predict(sound, **decode)
 
@@ -326,7 +327,7 @@ def test_wrong_marks_are_one_sentence(text: str, words: str, folder: Path, tmp_p
 def test_languages_and_tasks_that_a_start_lacks(folder: Path, english: Path) -> None:
     assert job(folder, data__language="Japanese").predictor.run.decode.language == "ja"
     (prompt, ids), (_, spaced) = (
-        job(folder, data__language=name).predictor.transcripts_to_learn()(["E"])[0] for name in ("ja", "German")
+        job(folder, data__language=name).predictor.transcriber.targets_to_learn()(["E"])[0] for name in ("ja", "German")
     )
     assert len(prompt) == 1 and ids[0] == IDS["<|ja|>"] and spaced[0] == IDS["<|de|>"] and ids[3] != spaced[3]
     with pytest.raises(
@@ -334,7 +335,7 @@ def test_languages_and_tasks_that_a_start_lacks(folder: Path, english: Path) -> 
     ):
         job(folder, data__language="fr")
     own = job(english, data__language="en")
-    assert own.predictor.transcripts_to_learn()(["E"])[0][1][0] == IDS["<|notimestamps|>"]
+    assert own.predictor.transcriber.targets_to_learn()(["E"])[0][1][0] == IDS["<|notimestamps|>"]
     with pytest.raises(
         UserError, match="the language is 'de', and this model knows English alone; leave data.language"
     ):
@@ -343,7 +344,7 @@ def test_languages_and_tasks_that_a_start_lacks(folder: Path, english: Path) -> 
         UserError, match="data.task is translate, and this model does not translate; start from another"
     ):
         job(english, data__language="en", data__task="translate")
-    (pair,) = job(folder, data__task="translate").predictor.transcripts_to_learn()(["E"])
+    (pair,) = job(folder, data__task="translate").predictor.transcriber.targets_to_learn()(["E"])
     assert pair[1][1] == IDS["<|translate|>"]
 
 

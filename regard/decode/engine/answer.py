@@ -23,7 +23,7 @@ class CanceledError(Exception):
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Text that no later token can change: whole characters, no part of a stop string."""
+    """Text that no later token can change: whole characters, no part of a stop string. Together they are the text."""
 
     text: str
     kind: Literal["text"] = "text"
@@ -31,7 +31,7 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class SegmentDelta:
-    """A finished segment of a recording."""
+    """A finished segment of a recording, after its text."""
 
     start: float  # in seconds
     end: float

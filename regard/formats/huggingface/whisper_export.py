@@ -53,7 +53,7 @@ def generation_settings(predictor: "WhisperPredictor") -> JsonObject:
     target, control = predictor.target, predictor.target.control
     settings: JsonObject = {
         "decoder_start_token_id": target.start, "eos_token_id": target.end, "pad_token_id": target.pad,
-        "bos_token_id": target.end, "max_length": predictor.positions, "no_timestamps_token_id": control.no_timestamps,
+        "bos_token_id": target.end, "max_length": predictor.context, "no_timestamps_token_id": control.no_timestamps,
         "return_timestamps": decode.timestamps, "is_multilingual": target.multilingual,
         "prev_sot_token_id": control.previous, "max_initial_timestamp_index": control.latest_start,
         "alignment_heads": [list(head) for head in predictor.run.model.alignment_heads] or None,
@@ -93,7 +93,7 @@ def check(predictor: "WhisperPredictor", draft: Path, precision: str) -> str:
     generator = torch.Generator().manual_seed(1)
     model: Any = predictor.module.float().cpu()
     frames = torch.randn(PROBE[0], model.max_frames, model.bins, generator=generator)
-    tokens = torch.randint(predictor.vocab, PROBE, generator=generator)
+    tokens = torch.randint(predictor.transcriber.vocab, PROBE, generator=generator)
     source, target = Inputs("frames", frames), Inputs("tokens", tokens)
     with torch.no_grad():
         expected = model(source, target)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ...config.run import changed_decode
 from ...decode import Filter, Suppress
-from ...decode.engine.answer import SegmentDelta, TextDelta
+from ...decode.engine.answer import TextDelta
 from ...decode.engine.jobs import ModelContext
 from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
 from ...errors import UserError
@@ -106,14 +106,11 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         return self._stream(request)
 
     def _stream(self, request: TextQ) -> Iterator[str]:
-        answer, separator = self.submit(request), ""
+        answer = self.submit(request)
         try:
             for delta in answer:
                 if isinstance(delta, TextDelta):
                     yield delta.text
-                elif isinstance(delta, SegmentDelta):
-                    yield separator + delta.text
-                    separator = " "
             warn_once(answer.result().notices, 1)
         finally:
             answer.cancel()

@@ -25,11 +25,15 @@ class TextStream:
 
 
 class OrderedParts:
-    """Parts of one answer that are made side by side: a part waits until those before it are complete."""
+    """Parts of one answer that are made side by side: a part waits until those before it are complete.
+
+    Their texts add up to that of the whole: without white space at their ends, with `separator` between them.
+    """
 
     def __init__(self, emit: Emit, separator: str = " ") -> None:
         self.emit, self.separator = emit, separator
-        self.current, self.begun = 0, False
+        self.current, self.begun = 0, False  # the part that emits, and whether it has text
+        self.space, self.any_text = "", False  # white space that may end the part; whether any part has text
         self.held: dict[int, list[Delta]] = {}
         self.complete: set[int] = set()
 
@@ -49,12 +53,19 @@ class OrderedParts:
         self.complete.add(number)
         while self.current in self.complete:
             self.current += 1
-            self.begun = False
+            self.begun, self.space = False, ""
             for delta in self.held.pop(self.current, ()):
                 self._send(delta)
 
     def _send(self, delta: Delta) -> None:
-        if isinstance(delta, TextDelta) and self.current and not self.begun:
-            delta = TextDelta(self.separator + delta.text)
-        self.begun = True
-        self.emit(delta)
+        if not isinstance(delta, TextDelta):
+            self.emit(delta)
+            return
+        text = self.space + delta.text
+        text = text if self.begun else text.lstrip()
+        kept = text.rstrip()
+        self.space = text[len(kept) :]
+        if kept:
+            between = self.separator if self.any_text and not self.begun else ""
+            self.begun = self.any_text = True
+            self.emit(TextDelta(between + kept))

@@ -1,33 +1,39 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from ...config.data.base import DataFiles
 from ...config.data.sound import SoundData
-from ...config.decode import Seq2SeqDecode
 from ...config.run import Run
-from ...config.strategies import BestPath
-from ...data.datasets.sounds import EncodeTargets, PlainTranscripts, SoundDataset
+from ...data.datasets.sounds import SoundDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.sounds import open_sounds, transcribed_sounds
-from ...decode import Hypothesis, Suppress, strategy_from
-from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
+from ...decode import Suppress
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import ModelContext
+from ...decode.engine.wrappers import JointCTC
 from ...errors import UserError
 from ...families import family
 from ...families.protocols import SpeechModel, as_module
 from ...look import AttentionView, Which
+from ...messages.media import Item as SoundItem
+from ...messages.media import Sound
+from ...messages.speech import AlignAudioResult, TranscribeRequest, TranscribeResult
+from ...messages.verbs import AlignRequest, LookRequest, LookResult, ScoreRequest, ScoreResult
 from ...metrics.labels import BootstrapResult
 from ...metrics.speech import paired_error_bootstrap, speech_metrics
+from ...modalities.sound import SoundModality
 from ...parts import Inputs
-from ...processors.base import Array, Processor
+from ...parts.layer import smallest_context
+from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.sound.frames import SoundFrames
 from ...processors.sound.log_mel import AudioProcessor
@@ -39,7 +45,6 @@ from ...synthetic.morse import make_morse
 from ..base import (
     Metrics,
     Processors,
-    Record,
     TrainingJob,
     build_model,
     find_tokenizer,
@@ -52,36 +57,29 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
-from ..generate.base import group_indices
-from ..generate.results import changed_settings
-from ..generate.seq2seq import NO_CONSTRAINTS
-from ..generate.writer import VALIDATION_DECODE
-from ..notices import require_finite
+from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
-from ..predictor import PlainResult, Predictor
-from ..records import transcript_record
+from ..predictor import look_result
 from ..task import Task
-from .generation import SoundGeneration
+from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
-from .requests import TranscribeRequest, TranscribeResult, Transcript
-from .settings import TranscribeDecode
-from .transcripts import make_transcript, shift_transcript
+from .segments import SegmentTranscriber
+from .transcriber import OnProgress, Transcriber, progress_emit
 
 TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
 SOUND, TEXT = "sound", "text"  # the fields of an example
-REQUEST_SETTINGS = (
-    "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment", "language", "task", "timestamps", "sequential",
-    "prompt", "condition_on_previous", "temperatures", "compression_ratio_threshold", "logprob_threshold",
-    "no_speech_threshold", "seed",
-)  # fmt: skip  # fields of a request that are decode.*
 SPEECH_METRICS = ("wer", "cer", "exact")
 
 
-class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest, TranscribeResult]):
+class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeResult]):
     """The text of every recording: a path, bytes, samples, or (samples, rate).
 
     Recordings that are longer than those of the training are cut at pauses. Memory does not grow with their length.
     """
+
+    request_type, result_type = TranscribeRequest, TranscribeResult
+    window = 64  # recordings whose segments are in memory at once
+    on_progress: OnProgress | None = None
 
     def __init__(
         self, run: Run, model: SpeechModel, sound: SoundFrames, target: Tokenizer, device: torch.device
@@ -89,13 +87,29 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         self.run, self.sound, self.target, self.device = run, sound, target, device
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),)
-        self.constraint_tokenizer = ConstraintTokenizer(target)
-        self.joint = {}
 
-    def with_model(self, model: nn.Module) -> Self:
-        other = super().with_model(model)
-        other.joint = {}
-        return other
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.target
+
+    @cached_property
+    def context(self) -> int | None:
+        """The most tokens of a transcript, END included; None: any number."""
+        positions = smallest_context(as_module(self.model))
+        return None if positions is None else positions - getattr(self.run.tune, "length", 0)
+
+    @cached_property
+    def transcriber(self) -> Transcriber:
+        """Writes, scores and aligns transcripts."""
+        modality = SoundModality(self.sound, self.model.stride)
+        return SegmentTranscriber(self.run, self.context_of_model(), self.target, modality, self.plan)
+
+    def context_of_model(self) -> ModelContext:
+        def joint_model(model: Any, weight: Hashable) -> JointCTC:
+            assert isinstance(weight, float)
+            return JointCTC(model, weight, self.target.pad, self.target.start, self.target.end)
+
+        return replace(super().context_of_model(), variant=joint_model)
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -103,28 +117,12 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
 
     def requests(self, items: Iterable[RawSound], details: bool = False, **decode: object) -> list[TranscribeRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per recording."""
-        items = list(items)
-        if not decode:
-            return [TranscribeRequest(sound, details=details) for sound in items]
-        constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
-        assert isinstance(settings, TranscribeDecode)
-        shared: dict[str, Any] = {name: getattr(settings, name) for name in REQUEST_SETTINGS}
-        plain: Seq2SeqDecode = settings
-        strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(plain)
-        shared |= {"strategy": strategy, "rules": self.rules(settings), "details": details}
-        pairs = zip(items, constraints, strict=True)
-        return [TranscribeRequest(sound, **shared, **constraint._asdict()) for sound, constraint in pairs]
+        sounds = [Sound(sound) for sound in items]
+        fields = self.shared_fields(TranscribeRequest, len(sounds), details, decode)
+        return [TranscribeRequest(sound, **named) for sound, named in zip(sounds, fields, strict=True)]
 
-    def predict_batch(self, requests: Sequence[TranscribeRequest], batch: int | None = None) -> list[TranscribeResult]:
-        results: dict[int, TranscribeResult] = {}
-        for indices in group_indices(requests, attrgetter("strategy", "rules", *REQUEST_SETTINGS)):
-            group = [requests[i] for i in indices]
-            settings = self.decode_settings(changed_settings(group, self.run.decode, batch, REQUEST_SETTINGS))
-            results |= zip(indices, self.transcribe(group, settings), strict=True)
-        return [results[i] for i in range(len(requests))]
-
-    def record(self, request: TranscribeRequest, result: TranscribeResult) -> Record:
-        return transcript_record(result)
+    async def answer(self, request: TranscribeRequest, emit: Emit | None = None) -> TranscribeResult:
+        return await self.transcriber.answer(request, progress_emit(request.sound, emit, self.on_progress))
 
     def is_item(self, x: object) -> bool:
         return is_sound(x)
@@ -136,125 +134,79 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
     def format_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
         """The text of a recording, on one line."""
         plain = self.plain_result(request, result)
-        return (
-            " ".join(plain.split()) if isinstance(plain, str) else "\t".join(" ".join(text.split()) for text in plain)
-        )
+        return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
-        """ln P(target | recording) by the decoder, END included; with details also per token."""
-        if is_sound(texts) and isinstance(targets, str):
-            return self.score([texts], [targets], details)[0]
-        if is_sound(texts) or isinstance(targets, str) or targets is None:
-            raise UserError("score takes a recording and its text, or a list of each, not one of both")
-        sounds, texts = [*texts], [*targets]
-        if len(sounds) != len(texts):
-            raise UserError(
-                f"there are {len(sounds)} recordings and {len(texts)} texts; give a text for each recording"
-            )
-        ids = self.text_ids(texts)
-        logprobs = self.target_logprobs(map(self.encode_known, sounds), ids)
-        totals = [sum(tokens) for tokens in logprobs]
-        require_finite(totals)
-        if not details:
-            return totals
-        return [
-            {"score": total, "pieces": [*self.target.tokens(row), "■"], "logprobs": tokens}
-            for total, row, tokens in zip(totals, ids, logprobs, strict=True)
-        ]
+    # --- known texts -------------------------------------------------------------------------------------------
+
+    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+        single = is_sound(items)
+        pairs = pair_requests(items, targets, single, ("a recording and its text", "recordings", "texts"))
+        return [ScoreRequest(SoundItem(audio=Sound(sound)), text) for sound, text in pairs], single
+
+    async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
+        sound = self.transcriber.modality.value_of(request.item)
+        return await self.transcriber.score(sound, as_text(request.target, "target"))
+
+    def align(self, sound: RawSound, text: str) -> AlignAudioResult:
+        """The times of the words of a known text: by CTC, of Whisper by cross-attention."""
+        return self.run_all(self.answer_align, [AlignRequest(SoundItem(audio=Sound(sound)), text)])[0]
+
+    async def answer_align(self, request: AlignRequest, emit: Emit | None = None) -> AlignAudioResult:
+        """The times of the words of a known text."""
+        return await self.transcriber.align(self.transcriber.modality.value_of(request.item), request.target)
+
+    async def answer_look(self, request: LookRequest, emit: Emit | None = None) -> LookResult:
+        sound = self.transcriber.modality.value_of(request.item)
+        return look_result(await self.view(sound.raw, request.target, request.layer))
+
+    async def view(self, item: RawSound, target: str | None = None, layer: Which = None) -> AttentionView:
+        return await self.transcriber.view(item, target, layer, view_title(self.run))
 
     def state_inputs(self, items: Iterable[RawSound]) -> list[Inputs]:
         """The frames of each recording."""
-        return [self.sound.collate([self.encode_known(sound)]) for sound in items]
+        return [self.transcriber.modality.read([sound])[0].inputs for sound in items]
 
-    def look(self, text: RawSound, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The attention weights while the model reads a recording and writes `target`, or its own transcript."""
-        frames = self.sound.encode(text)
-        if target is None:
-            settings = self.decode_settings({"kind": "beam", "nbest": 1})
-            (hypotheses,) = self.search([frames], settings)
-            ids = hypotheses[0].tokens if hypotheses else []
-        else:
-            ids = self.target.encode([target])[0]
-        return self.times.view(frames, ids, layer=layer, title=view_title(self.run))
+    # --- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, transcripts, references = self.transcribe_examples(examples, {"nbest": 1})
-        return metrics | self.loss_metrics(examples), transcripts, references
+        metrics, transcripts, references = transcribe_examples(self, examples, {"nbest": 1})
+        return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(
         self, outputs: Sequence[Sequence[str]], references: Any, /
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         return paired_error_bootstrap(outputs, references, self.run.eval.normalize)
 
-    def align(self, sound: RawSound, text: str) -> Transcript:
-        """The times of the words of a known text, by forced alignment with CTC."""
-        self.require_ctc("word times")
-        text = " ".join(text.split())
-        (ids,) = self.target.encode([text])
-        self.refuse_unknown(text, ids)
-        if not ids:
-            raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
-        samples = self.sound.samples(sound)
-        trace = self.times.align(self.sound.encode(samples), ids)
-        (logprob,) = trace.logprobs  # of the best path
-        hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
-        transcript = make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS)
-        return shift_transcript(transcript, 0.0, len(samples) / self.sound.rate)
 
-    def refuse_unknown(self, text: str, ids: Sequence[int]) -> None:
-        """Refuse a text with characters that the vocabulary lacks."""
-        if self.target.unk in ids:
-            raise UserError(
-                f"{text!r:.60} has characters that this run does not know; write it as in the training data"
-            )
+def transcribe_examples(
+    predictor: TranscribePredictor, examples: Source, decode: Mapping[str, Any]
+) -> tuple[Metrics, list[str], list[str]]:
+    """The metrics of transcripts, the transcripts and the references."""
+    reference = predictor.transcriber.reference
+    references = [reference(examples.text(index, 1)) for index in range(len(examples))]
+    transcripts = predictor.predict((examples[index][0] for index in range(len(examples))), **decode)
+    metrics: Metrics = {"examples": len(examples)}
+    return metrics | speech_metrics(transcripts, references, predictor.run.eval.normalize), transcripts, references
 
-    def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of texts."""
-        return self.target.encode(list(texts))
 
-    def encode_known(self, sound: RawSound) -> Array:
-        """The frames of a recording whose text is known."""
-        return self.sound.encode(sound)
+def loss_metrics(predictor: TranscribePredictor, examples: Source) -> Metrics:
+    """The loss of the decoder, in nats per target token, END included, without label smoothing, and perplexity.
 
-    def reference(self, transcript: str) -> str:
-        """The text of a transcript of the data."""
-        return transcript
-
-    def transcripts_to_learn(self) -> EncodeTargets:
-        """The transcripts as the model learns them."""
-        return PlainTranscripts(self.target)
-
-    def validation_decode(self) -> dict[str, object]:
-        """Settings without a search: CTC or the decoder, whichever has the larger weight in beam search."""
-        by_ctc = self.model.ctc_weight and self.run.decode.ctc > 0.5
-        return {**VALIDATION_DECODE, "kind": "ctc" if by_ctc else "greedy"}
-
-    def transcribe_examples(self, examples: Source, decode: Mapping[str, Any]) -> tuple[Metrics, list[str], list[str]]:
-        """The metrics of transcripts, the transcripts and the references."""
-        references = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
-        transcripts = self.predict((examples[index][0] for index in range(len(examples))), **decode)
-        metrics: Metrics = {"examples": len(examples)}
-        return metrics | speech_metrics(transcripts, references, self.run.eval.normalize), transcripts, references
-
-    def loss_metrics(self, examples: Source) -> Metrics:
-        """The loss of the decoder, in nats per target token, END included, without label smoothing, and perplexity.
-
-        Empty if no example is short enough for the model.
-        """
-        if not (chosen := self.scored_examples(examples)):
-            return {}
-        ids = self.text_ids([self.reference(examples.text(index, 1)) for index in chosen])
-        frames = (self.sound.encode(examples[index][0]) for index in chosen)
-        logprobs = self.target_logprobs(frames, ids)
-        loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
-        return {"loss": loss, "perplexity": float(np.exp(loss))}
-
-    def scored_examples(self, examples: Source) -> list[int]:
-        """The indices of the examples that fit the model in one pass."""
-        return [*range(len(examples))]
+    Empty if no example is short enough for the model.
+    """
+    transcriber = predictor.transcriber
+    if not (chosen := transcriber.scored_examples(examples)):
+        return {}
+    programs = (
+        transcriber.known_logprobs(Sound(examples[index][0]), transcriber.reference(examples.text(index, 1)))
+        for index in chosen
+    )
+    logprobs = [row for _, row in predictor.run_programs(programs)]
+    loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+    return {"loss": loss, "perplexity": float(np.exp(loss))}
 
 
 class TranscribeJob(TrainingJob):
@@ -269,7 +221,7 @@ class TranscribeJob(TrainingJob):
         self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
         max_tokens = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
         dataset = SoundDataset(
-            splits["train"], predictor.sound, predictor.transcripts_to_learn(), predictor.target.pad, run.data,
+            splits["train"], predictor.sound, predictor.transcriber.targets_to_learn(), predictor.target.pad, run.data,
             run.train, max_tokens, bool(model.ctc_weight),
         )  # fmt: skip
         self.loader = Loader.of(dataset)
@@ -284,7 +236,7 @@ class TranscribeJob(TrainingJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        metrics = self.predictor.loss_metrics(self.splits["valid"])
+        metrics = loss_metrics(self.predictor, self.splits["valid"])
         if (metric := self.run.train.metric) in metrics:
             return metrics
         if metric not in SPEECH_METRICS:
@@ -292,8 +244,8 @@ class TranscribeJob(TrainingJob):
                 f"train.metric is {metric}, and all recordings of data.valid are too long for the model to compute it; "
                 f"use {' or '.join(SPEECH_METRICS)}, or shorter recordings"
             )
-        decode = self.predictor.validation_decode()
-        speech, _, _ = self.predictor.transcribe_examples(self.splits["valid"], decode)
+        decode = self.predictor.transcriber.validation_decode()
+        speech, _, _ = transcribe_examples(self.predictor, self.splits["valid"], decode)
         return metrics | {name: speech[name] for name in SPEECH_METRICS}
 
 

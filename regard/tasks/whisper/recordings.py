@@ -1,77 +1,51 @@
 """Recordings in windows: one after the other, or cut at pauses. Memory does not grow with the length of a recording."""
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from ...messages.media import Sound
+from ...modalities.sound import SoundModality
 from ...processors.base import Array
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.sound.read import RawSound, stream_sound
-from ...processors.sound.segments import segments
 from ...processors.sound.windows import FilledWindow, FrameWindows
-from ...processors.text.whisper import text_language
-from ..transcribe.requests import TranscribeRequest, TranscriptSegment
 
 
 class SoundWindow(NamedTuple):
     """A part of a recording that is encoded at once."""
 
-    recording: "Recording"
     start: float  # in seconds
     seconds: float  # without the silence that fills it up
     frames: Array  # (frames, bins), filled up
 
 
-@dataclass(eq=False)
 class Recording:
-    """The state of a recording that is being transcribed."""
+    """Windows at any ascending positions of a recording."""
 
-    number: int
-    request: TranscribeRequest
-    language: str  # the code; "": not detected yet, or the model knows one
-    task: str = "transcribe"
-    seconds: float = 0.0  # as far as it is read
-    total_seconds: float = 0.0  # its full length; 0: not known yet
-    segments: list[TranscriptSegment] = field(default_factory=list)
-    previous: list[int] = field(default_factory=list)  # tokens of the text so far
-    conditioned: bool = True  # the next window reads them
+    def __init__(self, raw: RawSound, sound: AudioProcessor) -> None:
+        samples = read_short(raw, sound)
+        self._windows = FrameWindows(raw, sound) if samples is None else FilledWindow(samples, sound)
+        self.rate, self.seconds = sound.rate / sound.hop, self._windows.samples / sound.rate  # frames per second
 
-    @property
-    def text_language(self) -> str:
-        return text_language(self.language, self.task)
-
-
-WindowSequence: TypeAlias = Generator[SoundWindow, float, None]  # `send` takes the seconds of the window that were used
+    def window(self, first: int) -> SoundWindow | None:
+        """The window from frame `first` on; None after the end, and if all is silent: that has no transcript."""
+        windows = self._windows
+        if windows.silent or first >= windows.total:
+            return None
+        frames, seconds = windows(first), min(windows.total - first, windows.size) / self.rate
+        return SoundWindow(first / self.rate, seconds, np.pad(frames, ((0, windows.size - len(frames)), (0, 0))))
 
 
-def sequential_windows(
-    recording: Recording, sound: AudioProcessor, report: Callable[[Recording, float], None]
-) -> WindowSequence:
-    """The windows of a recording; each begins where the used part of the previous window ends."""
-    rate, raw = sound.rate / sound.hop, recording.request.sound
-    samples = read_short(raw, sound)
-    windows = FrameWindows(raw, sound) if samples is None else FilledWindow(samples, sound)
-    recording.seconds = windows.samples / sound.rate
-    if windows.silent:  # digital silence has no transcript
-        return
-    first = 0
-    while first < windows.total:
-        frames, seconds = windows(first), min(windows.total - first, windows.size) / rate
-        filled = np.pad(frames, ((0, windows.size - len(frames)), (0, 0)))
-        used = yield SoundWindow(recording, first / rate, seconds, filled)
-        first += max(round(used * rate), 1)
-        recording.total_seconds = recording.seconds
-        report(recording, first / rate)
+def open_recordings(items: Sequence[tuple[RawSound, AudioProcessor]]) -> list[Recording]:
+    """The function of `Read` jobs that open recordings."""
+    return [Recording(raw, sound) for raw, sound in items]
 
 
-def next_window(sequence: WindowSequence, used: float) -> SoundWindow | None:
-    """Resume after `used` seconds; None at the end."""
-    try:
-        return sequence.send(used)
-    except StopIteration:
-        return None
+def read_windows(items: Sequence[tuple[Recording, int]]) -> list[SoundWindow | None]:
+    """The function of `Read` jobs that read the windows of recordings from these frames on."""
+    return [recording.window(first) for recording, first in items]
 
 
 def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
@@ -85,16 +59,10 @@ def read_short(raw: RawSound, sound: AudioProcessor) -> Array | None:
     return np.concatenate(parts)
 
 
-def windows_at_pauses(recording: Recording, sound: AudioProcessor) -> Iterator[SoundWindow]:
-    """The parts of a recording between pauses."""
-
-    def count_seconds() -> Iterator[Array]:
-        samples = 0
-        for block in stream_sound(recording.request.sound, sound.rate):
-            samples += len(block)
-            recording.seconds = samples / sound.rate
-            yield block
-
-    for start, samples in segments(count_seconds(), sound.rate, float(sound.seconds)):
-        if samples.min() < samples.max():
-            yield SoundWindow(recording, start, len(samples) / sound.rate, sound.encode(samples))
+def windows_at_pauses(
+    sound: Sound, modality: SoundModality, processor: AudioProcessor, read: list[float]
+) -> Iterator[SoundWindow]:
+    """The parts of a recording between pauses; `read[0]` gets the seconds that are read."""
+    for segment in modality.segments(sound, float(processor.seconds), read):
+        seconds = len(segment.samples) / processor.rate
+        yield SoundWindow(segment.start, seconds, processor.encode(segment.samples))
