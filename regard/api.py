@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .alignment.links import Link, Symmetrization
 from .config import run as config
 from .config.data.base import DataFiles
-from .config.merge import Settings
+from .config.merge import Section, Settings
 from .config.run import ResolvedRun, Run
 from .data.sources.data_files import evaluation_files
 from .errors import UserError
@@ -46,7 +46,7 @@ def train(
     loss: "LossFunction | None" = None,
     metrics: "Metrics | None" = None,
     tokenizer: Any = None,
-    **sections: Any,
+    **sections: Section,
 ) -> "AnyPredictor | None":
     """Train a recipe into the run folder `out` and return `load(out)`, or None if the training was interrupted.
 
@@ -75,7 +75,7 @@ def train(
     return load_run(read_config(out), out, training.pretrained)
 
 
-def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Any) -> "nn.Module":
+def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Section) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
     return _build(resolve(path_name(recipe, "recipe"), {"train.steps": 1, **merge_settings(overrides, sections)}).run)
 

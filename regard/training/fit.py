@@ -16,7 +16,7 @@ from pydantic import ValidationError, model_validator
 from torch import Tensor, nn
 
 from ..config import run_folder
-from ..config.merge import SettingsDraft, flatten, format_value, one_of
+from ..config.merge import Section, Settings, SettingsDraft, flatten, format_value, one_of
 from ..config.registry import describe_error
 from ..config.task_settings import metrics_of
 from ..config.train import Train
@@ -64,7 +64,7 @@ def fit(
     data: Any,
     *,
     out: str | PathLike[str],
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Settings | None = None,
     valid: Any = None,
     collate: Collate | None = None,
     resume: bool = False,
@@ -72,7 +72,7 @@ def fit(
     on_event: Callable[[JsonObject], None] | None = None,
     callbacks: Sequence[Callback] = (),
     metrics: Metrics | None = None,
-    **sections: Any,
+    **sections: Section,
 ) -> Outcome:
     """Train a module whose `forward(batch)` returns its loss, and load the best weights into it.
 

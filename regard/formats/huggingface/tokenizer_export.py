@@ -45,8 +45,13 @@ def write_marian_tokenizer(source: MarianTokenizer, target: MarianTokenizer, dra
     separate = source.vocab != target.vocab
     if separate:
         write_json(draft / "target_vocab.json", target.vocab)
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": max_length}
-    write_json(draft / "tokenizer_config.json", settings | {"clean_up_tokenization_spaces": False})
+    settings: JsonObject = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": separate,
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(draft / "tokenizer_config.json", settings)
 
 
 def has_target_folder(predictor: "TranslatePredictor") -> bool:
