@@ -24,6 +24,7 @@ from .runs.work import run_training as run_training
 if TYPE_CHECKING:
     from torch import nn
 
+    from .runs.launch import LaunchOptions
     from .tasks.predictor import AnyPredictor
     from .training.callbacks import Callback
     from .training.custom import LossFunction, Metrics
@@ -68,8 +69,8 @@ def train(
     custom = CustomParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
     out, changes = Path(path_name(out, "out")), merge_settings(overrides, sections)
     recipe = None if recipe is None else path_name(recipe, "recipe")
-    report = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "custom": custom}
-    training = run_training(recipe, changes, out=out, resume=resume, **report)
+    options: LaunchOptions = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "custom": custom}
+    training = run_training(recipe, changes, out=out, resume=resume, **options)
     if training.outcome.status == "stopped":
         return None
     return load_run(read_config(out), out, training.pretrained)

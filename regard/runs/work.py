@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..alignment.ibm import align_words
 from ..alignment.links import Links, check_symmetrization
@@ -15,18 +15,18 @@ from ..files import path_name
 from .load import load, merge_settings, open_pretrained
 
 if TYPE_CHECKING:
-    from .launch import FinishedTraining
+    from .launch import FinishedTraining, LaunchOptions
 
 ALIGN_CHUNK = 256  # pairs that a run aligns together
 
 
 def run_training(
-    recipe: str | None, changes: Settings, *, out: Path, resume: bool, **report: Any
+    recipe: str | None, changes: Settings, *, out: Path, resume: bool, **options: "Unpack[LaunchOptions]"
 ) -> "FinishedTraining":
     """Train as `regard.train` does, without loading the result; the command line needs only the outcome."""
     from .launch import launch
 
-    return launch(out, recipe, changes, resume=resume, open_start=open_pretrained, **report)
+    return launch(out, recipe, changes, resume=resume, open_start=open_pretrained, **options)
 
 
 def distill(
