@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, processors
@@ -89,7 +89,7 @@ def portable_tokenizer(tokenizer: TrainedTokenizer, add_end: bool = True) -> Bac
     return backend
 
 
-def decode_around_symbols(decoder: Any, symbols: list[str]) -> Any:
+def decode_around_symbols(decoder: decoders.Decoder, symbols: list[str]) -> decoders.Decoder:
     """A decoder that treats the text between symbols as separate texts, as our tokenizers do."""
     table = byte_letters()
     spelled = {symbol: "".join(table[byte] for byte in symbol.encode()) for symbol in symbols if not symbol.isascii()}
