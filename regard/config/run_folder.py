@@ -1,8 +1,8 @@
 """The only reader and writer of run.json. Older formats are translated when they are read."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..errors import UserError
@@ -47,13 +47,18 @@ def update_run(folder: Path, **changes: Json) -> None:
     write_json(folder / FILE, read_run(folder) | changes)
 
 
-def check_entries(entries: Any, where: Path) -> dict[str, dict[str, str]]:
+def check_entries(entries: Json, where: Path) -> dict[str, dict[str, str]]:
     """The list of processors by field, each with its kind and the name of its file; anything else raises UserError."""
-    for field, entry in entries.items() if isinstance(entries, dict) else [("every field", entries)]:
+    checked: dict[str, dict[str, str]] = {}
+    for field, entry in entries.items() if isinstance(entries, Mapping) else [("every field", entries)]:
         for key in ("kind", "file"):
-            if not isinstance(entry, dict) or not isinstance(value := entry.get(key), str) or Path(value).name != value:
+            if (
+                not isinstance(entry, Mapping)
+                or not isinstance(value := entry.get(key), str)
+                or Path(value).name != value
+            ):
                 raise UserError(f"{where}: the processor of {field} has no valid {key}; restore the file")
-    checked: dict[str, dict[str, str]] = entries
+            checked.setdefault(field, {})[key] = value
     return checked
 
 

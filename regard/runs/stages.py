@@ -4,7 +4,7 @@ Every stage writes its own folder or file in the output folder, which appears co
 pipeline continues with its current stage. The settings of all stages are checked first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
     return paths
 
 
-def sources_of(train: Any) -> tuple[str, ...]:
+def sources_of(train: str | Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     """The files of the sources of data.train."""
     files = config.parse_data_files(train) if isinstance(train, str) else train
     if len(files) != 2:
