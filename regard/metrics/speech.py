@@ -1,6 +1,7 @@
 """Metrics of transcripts: word and character error rates, by jiwer (the extra `audio`)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import UserError
 from .labels import BootstrapResult, bootstrap_rates
@@ -9,9 +10,7 @@ from .normalize_speech import NORMALIZERS
 EDITS = ("substitutions", "insertions", "deletions")
 
 
-def speech_metrics(
-    transcripts: Sequence[str], references: Sequence[str], normalize: str = "none"
-) -> dict[str, float | str]:
+def speech_metrics(transcripts: Sequence[str], references: Sequence[str], normalize: str = "none") -> dict[str, Any]:
     """WER, CER and the share of exact transcripts, with the counts of edits.
 
     `normalize` (eval.normalize) is applied to transcripts and references. White space is always collapsed. The rates
