@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .alignment.links import Link, Symmetrization
 from .config import run as config
 from .config.data.base import DataFiles
-from .config.merge import Settings
+from .config.merge import Section, Settings
 from .config.run import ResolvedRun, Run
 from .data.sources.data_files import evaluation_files
 from .errors import UserError
@@ -24,6 +24,7 @@ from .runs.work import run_training as run_training
 if TYPE_CHECKING:
     from torch import nn
 
+    from .runs.launch import LaunchOptions
     from .tasks.predictor import AnyPredictor
     from .training.callbacks import Callback
     from .training.custom import LossFunction, Metrics
@@ -46,7 +47,7 @@ def train(
     loss: "LossFunction | None" = None,
     metrics: "Metrics | None" = None,
     tokenizer: Any = None,
-    **sections: Any,
+    **sections: Section,
 ) -> "AnyPredictor | None":
     """Train a recipe into the run folder `out` and return `load(out)`, or None if the training was interrupted.
 
@@ -68,14 +69,14 @@ def train(
     custom = CustomParts(loss, as_metrics(metrics), None if tokenizer is None else as_tokenizer(tokenizer))
     out, changes = Path(path_name(out, "out")), merge_settings(overrides, sections)
     recipe = None if recipe is None else path_name(recipe, "recipe")
-    report = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "custom": custom}
-    training = run_training(recipe, changes, out=out, resume=resume, **report)
+    options: LaunchOptions = {"progress": progress, "on_event": on_event, "callbacks": callbacks, "custom": custom}
+    training = run_training(recipe, changes, out=out, resume=resume, **options)
     if training.outcome.status == "stopped":
         return None
     return load_run(read_config(out), out, training.pretrained)
 
 
-def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Any) -> "nn.Module":
+def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Section) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
     return _build(resolve(path_name(recipe, "recipe"), {"train.steps": 1, **merge_settings(overrides, sections)}).run)
 

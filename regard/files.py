@@ -8,13 +8,16 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date, time
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from .errors import UserError
 
 PICTURES = (".png", ".pdf", ".svg")
-JsonObject: TypeAlias = dict[str, Any]
+Json: TypeAlias = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
+Toml: TypeAlias = str | int | float | bool | date | time | list["Toml"] | dict[str, "Toml"]
+JsonObject: TypeAlias = dict[str, Any]  # as read from a file: its keys and their types depend on who wrote it
 JsonMapping: TypeAlias = Mapping[str, Any]  # a JSON object that is only read
 
 
@@ -97,7 +100,7 @@ def path_name(value: object, name: str) -> str:
     return path
 
 
-def json_line(value: Any) -> str:
+def json_line(value: Json) -> str:
     """A value as one line of JSON. JSON has no NaN and no infinity: they become null, with a warning."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -106,7 +109,7 @@ def json_line(value: Any) -> str:
         return json.dumps(_without_nonfinite(value), ensure_ascii=False)
 
 
-def _without_nonfinite(value: Any) -> Any:
+def _without_nonfinite(value: Json) -> Json:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -114,13 +117,17 @@ def _without_nonfinite(value: Any) -> Any:
     return [_without_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Json) -> None:
     """Write a value as JSON, atomically."""
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, expected_type: type = dict) -> Any:
+@overload
+def read_json(path: Path) -> JsonObject: ...
+@overload
+def read_json(path: Path, expected_type: type[list[Json]]) -> list[Json]: ...
+def read_json(path: Path, expected_type: type[JsonObject] | type[list[Json]] = dict) -> JsonObject | list[Json]:
     """The content of a JSON file, which must have this type: an object (dict), or a list."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -136,5 +143,4 @@ def read_json(path: Path, expected_type: type = dict) -> Any:
 
 def read_optional_json(path: Path) -> JsonObject:
     """The JSON object in a file; an empty dict if there is no file."""
-    value: JsonObject = read_json(path) if path.is_file() else {}
-    return value
+    return read_json(path) if path.is_file() else {}

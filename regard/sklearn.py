@@ -1,12 +1,13 @@
 """A text classifier with the interface of scikit-learn: it works in pipelines, cross-validation and grid search."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .config.merge import Settings
 from .errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         steps: int | None = None,
         epochs: int | None = None,
         seed: int = 1,
-        settings: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.recipe, self.size, self.lr, self.steps, self.epochs = recipe, size, lr, steps, epochs
         self.seed, self.settings = seed, settings

@@ -4,13 +4,12 @@ Its output is added to that of the sublayer, before the residual. Its last map s
 unchanged.
 """
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.tuning import Adapter
 from .injection import Injection, format_names, unsupported_tuning
+from .virtual_tokens import StackInput
 
 SUBLAYERS = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
 
@@ -28,7 +27,7 @@ class Bottleneck(nn.Module):
         added: Tensor = self.up(F.gelu(self.down(x)))
         return added
 
-    def add_to_output(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
+    def add_to_output(self, module: nn.Module, inputs: tuple[StackInput, ...], out: Tensor) -> Tensor:
         """Forward hook of the sublayer."""
         added: Tensor = self(out.to(self.down.weight.dtype))
         return out + added.to(out.dtype)

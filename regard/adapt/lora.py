@@ -7,7 +7,7 @@ as fast as the base.
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ class LoraBranch(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.linear(self.dropout(x), self.down), self.up) * self.scale
 
-    def add_to_output(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
+    def add_to_output(self, module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor:
         """Forward hook of the linear layer."""
         return out if self.base_weight is not None else out + self(inputs[0].to(self.down.dtype)).to(out.dtype)
 

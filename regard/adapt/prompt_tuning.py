@@ -39,7 +39,7 @@ class PromptTuning(VirtualTokens):
         self._prompted: dict[int, tuple[Tensor, bool]] = {}
         self._key_values: dict[int, dict[str, KeyValues]] = {}
 
-    def add_to_embedding(self, table: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
+    def add_to_embedding(self, table: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor:
         """Forward hook of the token embeddings: put the vectors before the embedded tokens, or in their place."""
         prompted = self._prompted.get(thread_key())
         if prompted is None or inputs[0] is not prompted[0]:
@@ -97,7 +97,7 @@ class ImagePromptTuning(VirtualTokens):
         super().__init__("prompt", model, len(vectors))
         self.vectors = nn.Parameter(vectors)
 
-    def add_to_input(self, stack: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor, Mask]:
+    def add_to_input(self, stack: nn.Module, arguments: tuple[Tensor, Mask]) -> tuple[Tensor, Mask]:
         """Forward pre-hook of the encoder."""
         x, mask = arguments
         x = torch.cat([self.vectors.to(x.dtype).expand(len(x), -1, -1), x], 1)
@@ -105,7 +105,7 @@ class ImagePromptTuning(VirtualTokens):
             mask = mask.replace(key_valid=F.pad(mask.key_valid, (self.length, 0), value=True))
         return x, mask
 
-    def cut_from_output(self, stack: nn.Module, arguments: tuple[Any, ...], states: Tensor) -> Tensor:
+    def cut_from_output(self, stack: nn.Module, arguments: tuple[Tensor, Mask], states: Tensor) -> Tensor:
         """Forward hook of the encoder."""
         return states[:, self.length :]
 

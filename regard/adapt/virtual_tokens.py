@@ -4,7 +4,7 @@ The text follows the virtual tokens: its positions begin at `length`. For a caus
 it generates, its cache contains the keys and values of the prefix, or those computed from the prompt.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UserError
-from ..parts import Cache, Inputs, LayerCache, Mask, Stack
+from ..parts import Cache, Cross, Inputs, LayerCache, Mask, PositionTerms, Stack
 from ..parts.cache.base import CacheLayout
 from ..parts.cache.slots import DenseLayout
 from ..parts.masks import ANY_SEGMENT
@@ -23,6 +23,7 @@ from .injection import Injection, unsupported_tuning
 
 STACK_ARGUMENTS = ("x", "mask", "cross", "cache", "position_terms")
 KeyValues = list[tuple[Tensor, Tensor]]  # keys and values of every layer, (1, heads, length, head_width)
+StackInput = Tensor | Mask | Cross | Cache | PositionTerms | None
 Method = Callable[..., Any]  # of a model class
 Arguments = dict[str, Any]  # of a call, by name
 
@@ -92,12 +93,12 @@ class VirtualTokens(Injection):
         """The keys and values to put before the text in the stack at `path`."""
         raise NotImplementedError
 
-    def replace_methods(self, model: nn.Module, methods: dict[str, Any]) -> None:
+    def replace_methods(self, model: nn.Module, methods: Mapping[str, Method | property]) -> None:
         """Give the model a subclass with these methods until the injection is removed."""
         original: Any = self.original_class
-        if hasattr(original, "context"):
-            methods["context"] = property(lambda tuned: _shorten(original.context.fget(tuned), self.length))
         namespace = {"__module__": original.__module__, **methods}
+        if hasattr(original, "context"):
+            namespace["context"] = property(lambda tuned: _shorten(original.context.fget(tuned), self.length))
         model.__class__ = type(original.__name__, (original,), namespace)
 
     def remove(self, model: nn.Module) -> None:
@@ -105,10 +106,10 @@ class VirtualTokens(Injection):
         model.__class__ = self.original_class
 
     def supply_cache(
-        self, path: str, stack: Stack, arguments: tuple[Any, ...], named: Arguments
-    ) -> tuple[tuple[Any, ...], Arguments]:
+        self, path: str, stack: Stack, arguments: tuple[StackInput, ...], named: Arguments
+    ) -> tuple[tuple[()], Arguments]:
         """Forward pre-hook of a stack: a call without a cache gets one that holds the virtual tokens."""
-        call = dict(zip(STACK_ARGUMENTS, arguments, strict=False)) | named
+        call: Arguments = {**dict(zip(STACK_ARGUMENTS, arguments, strict=False)), **named}
         if call.get("cache") is None:
             x, mask = call["x"], call["mask"]
             call["cache"] = self._cache(path, x)

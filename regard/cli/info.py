@@ -1,13 +1,12 @@
 """Descriptions of run folders, and lists and explanations of recipes, families and settings."""
 
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
-from ..files import json_line
+from ..files import JsonObject, json_line
 
 
-def describe_run(folder: Path) -> dict[str, Any]:
+def describe_run(folder: Path) -> JsonObject:
     """A record of a run folder; weights are counted, not loaded."""
     from ..config.run_folder import is_run, read_run  # its settings take 30 ms, which completion and --help would wait
 
@@ -16,7 +15,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     about = read_run(folder)
     config, start = about["config"], about.get("start") or {}
     model = config.get("model") or {}
-    facts: dict[str, Any] = {"run": str(folder), "task": config.get("task") or "fit", "recipe": about.get("recipe")}
+    facts: JsonObject = {"run": str(folder), "task": config.get("task") or "fit", "recipe": about.get("recipe")}
     facts |= {"module": about["module"]} if "module" in about else {}
     facts |= {"family": model.get("family"), "size": model.get("size"), "parameters": _parameters(folder)}
     data = config.get("data") or {}
@@ -41,7 +40,7 @@ def _parameters(folder: Path) -> int | None:
         return sum(int(prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
 
 
-def _history(folder: Path) -> dict[str, Any]:
+def _history(folder: Path) -> JsonObject:
     """The steps so far, how the training ended, and the metrics of its last evaluation."""
     from ..training.progress import read_records
 

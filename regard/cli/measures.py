@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UserError
-from ..files import atomic_write, check_picture_path, json_line
+from ..files import JsonObject, atomic_write, check_picture_path, json_line
 from .io import check_exclusive, printed_facts
 
 if TYPE_CHECKING:
+    from ..measure.deletion import DeletionReport
+    from ..measure.head_effect import EffectReport
+    from ..measure.head_report import HeadReport
+    from ..measure.lens import Lens
     from ..tasks.predictor import AnyPredictor
 
 HeadsData = Annotated[
@@ -115,7 +119,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         print("  ".join(line).rstrip())
 
 
-def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
+def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> "HeadReport":
     """Print how well heads find dependency relations and which patterns they have; return the report."""
     from ..measure.head_report import report_heads
 
@@ -138,7 +142,7 @@ def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
     return report
 
 
-def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
+def print_effect(predictor: "AnyPredictor", data: str | None) -> "EffectReport":
     """Print what muting each head costs, the costliest first; return the report."""
     from ..config.run import parse_data_files
     from ..measure.head_effect import measure_effect
@@ -153,7 +157,7 @@ def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
     return report
 
 
-def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -> Any:
+def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -> "DeletionReport":
     """Print how far the probability falls when the most important tokens are deleted; return the report."""
     from ..config.run import parse_data_files
     from ..measure.deletion import deletion_report
@@ -165,7 +169,7 @@ def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -
     return report
 
 
-def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
+def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> "Lens":
     """Print the likeliest token after every layer, at each position; return what the lens found."""
     from ..measure.lens import lens
 
@@ -179,7 +183,7 @@ def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     return result
 
 
-def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
+def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> JsonObject:
     """Print the attribution of an output to the tokens of its input; return it as a dict."""
     from dataclasses import asdict
 
@@ -192,7 +196,7 @@ def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     return asdict(result)
 
 
-def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> Any:
+def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> JsonObject:
     """Print what a word of a text attends to, head by head; return the word with its links."""
     from ..measure.head_report import word_links
 

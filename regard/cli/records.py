@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..errors import UserError
 
 if TYPE_CHECKING:
+    from ..data.tables.cells import Row
     from ..data.tables.columns import Choice, ColumnRule
+    from ..files import JsonMapping
 
 Record: TypeAlias = dict[str, Any]
 
@@ -38,7 +40,7 @@ def parse_records(lines: Iterable[str], field: str | None) -> Iterator[tuple[str
 
 def parse_rows(
     lines: Iterable[str], name: str, rule: "ColumnRule"
-) -> Iterator[tuple[str, tuple[Any, ...] | None, Record | None]]:
+) -> Iterator[tuple[str, "Row | None", Record | None]]:
     """(line, fields, record) of each line; the last two are None for plain text.
 
     If the first line is a JSON object with known columns, all lines must be such objects; their columns are printed.
@@ -94,7 +96,7 @@ def _parse_object(line: str) -> Record | None:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def merge_record(record: Mapping[str, Any], result: Mapping[str, Any]) -> Record:
+def merge_record(record: "JsonMapping", result: "JsonMapping") -> Record:
     """The fields of an input record with those of its result; an input field of the same name becomes `input_…`."""
     clashing = {f"input_{name}": record[name] for name in result if name in record}
     return {**record, **result, **clashing}

@@ -1,10 +1,11 @@
 """The settings of decoding."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from .merge import Settings
 from .types import Base, Count, Ids, Positive, Share, Strings
 
 NEUTRAL_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values without effect
@@ -36,7 +37,7 @@ class DecodeBase(Base):
     eos_token_id: Ids = ()  # tokens that end an output; empty: END of the tokenizer
     renormalize_logits: bool = False  # normalize the scores after these settings
 
-    def replaced_by(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def replaced_by(self, values: Settings) -> Mapping[str, float]:
         """Neutral values for settings that conflict with the new `values`."""
         return {}
 
@@ -83,7 +84,7 @@ class Seq2SeqDecode(DecodeBase):
     split: bool = False  # translate sentence by sentence
     encoder_no_repeat_ngram_size: Count = 0  # so many tokens in a row are not those of the source; 0: off
 
-    def replaced_by(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def replaced_by(self, values: Settings) -> Mapping[str, float]:
         """A kind other than sampling resets the settings of sampling."""
         changed = self.kind == "sample" != values.get("kind", "sample")
         return {name: neutral for name, neutral in NEUTRAL_SAMPLING.items() if changed}

@@ -7,8 +7,9 @@ from importlib import resources
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from ..errors import UserError
+from ..files import Json
 from ..recipes import layers, recipe_names
-from .merge import expected_type, flatten, format_value, groups_in, kind_of, settings_of
+from .merge import TypeHint, expected_type, flatten, format_value, groups_in, kind_of, settings_of
 from .run import ResolvedRun
 
 LINE = re.compile(r"(?:# )?(?P<key>[\w.]+) = (?P<value>\"[^\"]*\"|[^#]*)(?:# (?P<comment>.*))?")
@@ -17,7 +18,7 @@ COMPLETE = ("translate", "language")  # these recipes document every key of [tra
 BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
-def explain_setting(recipe: str, resolved: ResolvedRun, key: str) -> list[dict[str, Any]]:
+def explain_setting(recipe: str, resolved: ResolvedRun, key: str) -> list[dict[str, Json]]:
     """A record of the setting `key`, or of every setting of the group `key`: meaning, range, default, value, origin."""
     values = dict(flatten(resolved.run.dump()))
     keys = [name for name in values if name == key or name.startswith(f"{key}.")]
@@ -32,7 +33,7 @@ def explain_setting(recipe: str, resolved: ResolvedRun, key: str) -> list[dict[s
     return [_record(resolved, name, values[name], comments) for name in keys]
 
 
-def format_explanation(records: list[dict[str, Any]]) -> str:
+def format_explanation(records: list[dict[str, Json]]) -> str:
     """The records as text."""
     blocks = []
     for record in records:
@@ -43,7 +44,7 @@ def format_explanation(records: list[dict[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
-def _record(resolved: ResolvedRun, key: str, value: Any, comments: Mapping[str, str]) -> dict[str, Any]:
+def _record(resolved: ResolvedRun, key: str, value: Json, comments: Mapping[str, str]) -> dict[str, Json]:
     owner: Any = resolved.run
     slot: Any = None
     *path, name = key.split(".")
@@ -69,7 +70,7 @@ def _metadata(group: Any, name: str) -> list[Any]:
     return list(fields[name].metadata) if name in fields else []
 
 
-def describe_range(annotation: Any, metadata: list[Any]) -> str:
+def describe_range(annotation: TypeHint, metadata: list[Any]) -> str:
     """The type and the bounds of a setting, in words."""
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)

@@ -6,22 +6,42 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..errors import UserError
+from ..files import Json, Toml
 from .renamed import renamed_key
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
+Section: TypeAlias = Settings | BaseModel | str | PathLike[str] | int  # a group of settings, or one without a group
+TypeHint: TypeAlias = "TypeForm[Any] | None"  # a class, Annotated, Literal or a union
+Value = TypeVar("Value")
 
 
 class Setting(NamedTuple):
     """One field of a group: its type annotation and default."""
 
-    annotation: Any
+    annotation: TypeHint
     default: Any = None
 
 
@@ -34,7 +54,7 @@ def settings_of(group: type) -> dict[str, Setting]:
     return {field.name: Setting(hints[field.name], field.default) for field in dataclasses.fields(group)}
 
 
-def groups_in(annotation: Any) -> list[type]:
+def groups_in(annotation: TypeHint) -> list[type]:
     """The models or dataclasses that a field may hold: none for a plain value, several for a slot."""
     if get_origin(annotation) is Annotated:
         return groups_in(get_args(annotation)[0])
@@ -45,12 +65,12 @@ def groups_in(annotation: Any) -> list[type]:
     return [annotation] if issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation) else []
 
 
-def kind_of(group: type) -> Any:
+def kind_of(group: type) -> str | None:
     """The `kind` of a group in a slot, or None."""
     return settings_of(group)["kind"].default if "kind" in settings_of(group) else None
 
 
-def with_kind(value: Any, setting: Setting) -> Any:
+def with_kind(value: Value, setting: Setting) -> Value | Settings:
     """Turn `"cosine"` into `{"kind": "cosine"}`; settings without a kind get the default kind."""
     if not any(kind_of(group) for group in groups_in(setting.annotation)):
         return value
@@ -74,7 +94,7 @@ def flatten(values: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def nest(values: Settings) -> dict[str, Any]:
+def nest(values: Settings) -> Settings:
     """Nested dicts from dotted keys."""
     whole: dict[str, Any] = {}
     for key, value in values.items():
@@ -157,7 +177,7 @@ class SettingsDraft:
     def _kind(self, slot: str) -> Any:
         return self.values.get(f"{slot}.kind", getattr(self.groups[slot].default, "kind", None))
 
-    def nested_values(self) -> dict[str, Any]:
+    def nested_values(self) -> Settings:
         """The nested values, without settings of another kind of their slot, which are reported as errors."""
         for slot, setting in self.groups.items():
             kinds = {kind_of(group): settings_of(group) for group in groups_in(setting.annotation)}
@@ -212,16 +232,17 @@ def origin_note(where: str) -> str:
     return "" if where in ("", "command line") else f" (in {where})"
 
 
-def plain_types(annotation: Any) -> set[Any]:
+def plain_types(annotation: TypeHint) -> set[TypeHint]:
     """The types at the bottom of an annotation: {str} for tuple[tuple[str, ...], ...], {int, None} for int | None."""
     if get_origin(annotation) is Literal:
         return {type(option) for option in get_args(annotation)}
     if get_origin(annotation) is Annotated:
         return plain_types(get_args(annotation)[0])
-    return {inner for part in get_args(annotation) for inner in plain_types(part)} - {Ellipsis} or {annotation}
+    inner = {each for part in get_args(annotation) if part is not Ellipsis for each in plain_types(part)}
+    return inner or {annotation}
 
 
-def parse_value(text: str, annotation: Any) -> Any:
+def parse_value(text: str, annotation: TypeHint) -> Toml:
     """Parse text as a value of the annotated type. Text that cannot be parsed stays text; validation reports it."""
     types = plain_types(annotation)
     if types & {str, Any}:
@@ -234,7 +255,7 @@ def parse_value(text: str, annotation: Any) -> Any:
     return text if value is None else value
 
 
-def from_toml(text: str) -> Any:
+def from_toml(text: str) -> Toml | None:
     """The TOML value of the text, or None if it is not one."""
     try:
         table = tomllib.loads(f"value = {text}")
@@ -243,7 +264,7 @@ def from_toml(text: str) -> Any:
     return table["value"] if len(table) == 1 else None
 
 
-def to_toml(value: Any) -> str:
+def to_toml(value: Json) -> str:
     """A value as TOML."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(to_toml, value))}]"
@@ -262,15 +283,15 @@ def one_of(value: object, options: list[str]) -> str:
     return f"expected one of {', '.join(options)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def expected_type(annotation: Any, otherwise: str = "another value") -> str:
+def expected_type(annotation: TypeHint, otherwise: str = "another value") -> str:
     """The expected type in words, such as "a whole number or text in a list"."""
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    words: dict[TypeHint, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     names = [words[value_type] for value_type in words if value_type in plain_types(annotation)]
     listed = get_origin(annotation) is tuple
     return (" or ".join(names) + (" in a list" if listed else "")) if names else otherwise
 
 
-def split_commas(text: str) -> list[Any]:
+def split_commas(text: str) -> list[Toml]:
     """Split at commas; `\\,` is a comma inside an item. A TOML list is used as it is."""
     listed = from_toml(text) if text.startswith("[") else None
     if isinstance(listed, list):  # a glob such as [ab].txt is not a list

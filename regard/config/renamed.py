@@ -4,7 +4,8 @@ Each pair is the dotted key of format 1 and the current one.
 """
 
 from collections.abc import Mapping
-from typing import Any
+
+from ..files import JsonMapping, JsonObject
 
 RENAMED = {
     "model.same": "model.same_length",
@@ -37,11 +38,11 @@ def renamed_key(key: str) -> str:
     return key
 
 
-def renamed_settings(values: Mapping[str, Any], flat: bool = False, prefix: str = "") -> dict[str, Any]:
+def renamed_settings(values: JsonMapping, flat: bool = False, prefix: str = "") -> JsonObject:
     """Settings of format 1 under their current names: nested groups or, with `flat`, a mapping by dotted key."""
     if flat:
         return {renamed_key(key): value for key, value in values.items()}
-    current: dict[str, Any] = {}
+    current: JsonObject = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):

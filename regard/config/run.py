@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ..errors import UserError
+from ..files import JsonObject
 from ..html import html_table
 from .data.base import Data
 from .data.texts import TokenizerConfig
@@ -109,7 +110,7 @@ class Run(Base):
     def _repr_html_(self) -> str:
         return html_table("Run", dict(flatten(self.dump())))
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Plain values for JSON; `load_config` reads them back."""
         return self.model_dump(mode="json")
 
@@ -126,8 +127,16 @@ class FamilySettings(Protocol):
         """Settings by the name of a size."""
 
     @property
-    def SPEC(self) -> Any:
-        """What its models read and write, and how they start from others."""
+    def SPEC(self) -> "StartSpec":
+        """How its models start from others."""
+
+
+class StartSpec(Protocol):
+    """What settings need of the ModelSpec of a family."""
+
+    @property
+    def start_settings(self) -> Callable[[str, Settings], Settings]:
+        """Model settings, by dotted key, that another head needs over those of the start that has these settings."""
 
 
 def family_of(name: object) -> FamilySettings:

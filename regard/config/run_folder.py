@@ -1,12 +1,12 @@
 """The only reader and writer of run.json. Older formats are translated when they are read."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..errors import UserError
-from ..files import JsonMapping, JsonObject, read_json, write_json
+from ..files import Json, JsonMapping, JsonObject, read_json, write_json
 from .renamed import RENAMED_RECIPES, renamed_settings
 
 FORMAT = 2  # format 1 had other names for some settings
@@ -20,7 +20,7 @@ def is_run(folder: Path) -> bool:
 
 def read_run(folder: Path) -> JsonObject:
     """The content of run.json in the current format; older formats are converted."""
-    about: JsonObject = read_json(folder / FILE)
+    about = read_json(folder / FILE)
     if "config" not in about:
         raise UserError(f"{folder / FILE} is not complete: it has no config; restore it, or train the run again")
     if about.get("format") == 1:
@@ -39,21 +39,26 @@ def write_run(folder: Path, about: JsonMapping) -> None:
     """Write run.json with the current format number and the versions of regard and torch."""
     versions = {"regard": __version__, "torch": version("torch")}
     rest = {key: value for key, value in about.items() if key != "format"}
-    write_json(folder / FILE, {"format": FORMAT, "versions": versions} | rest)
+    write_json(folder / FILE, {"format": FORMAT, "versions": versions, **rest})
 
 
-def update_run(folder: Path, **changes: Any) -> None:
+def update_run(folder: Path, **changes: Json) -> None:
     """Change entries of run.json; the rest stays, including the versions that created the run."""
     write_json(folder / FILE, read_run(folder) | changes)
 
 
-def check_entries(entries: Any, where: Path) -> dict[str, dict[str, str]]:
+def check_entries(entries: Json, where: Path) -> dict[str, dict[str, str]]:
     """The list of processors by field, each with its kind and the name of its file; anything else raises UserError."""
-    for field, entry in entries.items() if isinstance(entries, dict) else [("every field", entries)]:
+    checked: dict[str, dict[str, str]] = {}
+    for field, entry in entries.items() if isinstance(entries, Mapping) else [("every field", entries)]:
         for key in ("kind", "file"):
-            if not isinstance(entry, dict) or not isinstance(value := entry.get(key), str) or Path(value).name != value:
+            if (
+                not isinstance(entry, Mapping)
+                or not isinstance(value := entry.get(key), str)
+                or Path(value).name != value
+            ):
                 raise UserError(f"{where}: the processor of {field} has no valid {key}; restore the file")
-    checked: dict[str, dict[str, str]] = entries
+            checked.setdefault(field, {})[key] = value
     return checked
 
 

@@ -4,13 +4,15 @@
 """
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..config.merge import Settings
 from ..config.types import Base, Count, Positive
 from ..parts import Encoded, Inputs
 from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, unchanged, zeros
@@ -43,7 +45,7 @@ class Config(Base):
     text: TextTowerConfig = TextTowerConfig()
 
 
-def vision(patch: int, width: int, heads: int, layers: int) -> dict[str, Any]:
+def vision(patch: int, width: int, heads: int, layers: int) -> Settings:
     """The settings of an image tower that reads 224 pixels, as CLIP was published."""
     shape = {"width": width, "heads": heads, "layers": layers, "inner": 4 * width}
     return {"kind": "image", "image": 224, "patch": patch, "stem": [], **shape}
@@ -52,7 +54,7 @@ def vision(patch: int, width: int, heads: int, layers: int) -> dict[str, Any]:
 TEXT_BASE = {"width": 512, "heads": 8, "layers": 12, "inner": 2048}
 TEXT_LARGE = {"width": 768, "heads": 12, "layers": 12, "inner": 3072}
 SMALL = {"width": 64, "heads": 2, "layers": 2, "inner": 128}
-SIZES: dict[str, dict[str, Any]] = {
+SIZES: Mapping[str, Settings] = {
     "tiny": {"width": 64, "source": {"kind": "image", "image": 32, "patch": 4, "stem": [], **SMALL}, "text": SMALL},
     "B/32": {"width": 512, "source": vision(32, 768, 12, 12), "text": TEXT_BASE},
     "B/16": {"width": 512, "source": vision(16, 768, 12, 12), "text": TEXT_BASE},

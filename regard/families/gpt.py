@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Cache, Dropout, Inputs, Layer, Residual, Stack, slots
+from ..parts.attention import Projections
 from ..parts.init import Rule, initialize, normal, ones, zeros
 from .spec import CAUSAL
 
@@ -79,7 +80,7 @@ class Model(nn.Module):
         self.embed = nn.Embedding(c.vocab, c.width)
         self.dropout, self.head_dropout = Dropout(c.dropout), Dropout(c.head_dropout)
         norm = partial(c.norm.build, c.width)
-        shape = {"key_heads": c.key_heads, "head_width": c.head_width, "bias": c.biased}
+        shape: Projections = {"key_heads": c.key_heads, "head_width": c.head_width, "bias": c.biased}
         layers = [
             Layer(
                 slots.for_layer(c.attention, number).build(c.width, c.heads, **shape),

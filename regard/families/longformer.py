@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from ..config.merge import Settings
 from ..parts import slots
 from . import bert
 from .bert import Model
@@ -35,7 +36,7 @@ class Config(bert.EncoderConfig):
         return {"globals": 1, **value} if isinstance(value, Mapping) else value
 
 
-def global_class_token(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
+def global_class_token(head: str, start: Settings) -> Settings:
     """Classes are read from the first token: it becomes global, though a start for masked words has no global token."""
     added = head == "class" != start.get("model.head") and start.get("model.attention.named")
     return {"model.attention.globals": 1} if added and not start.get("model.attention.globals") else {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..config.merge import Settings
 from ..config.types import Base
 from ..parts import Cache, Detections, Encoded, Inputs
 from ..parts.inputs import TensorKind
@@ -28,7 +29,7 @@ class Family(Protocol):
         """The settings of its models."""
 
     @property
-    def SIZES(self) -> Mapping[str, Mapping[str, Any]]:
+    def SIZES(self) -> Mapping[str, Settings]:
         """Settings by the name of a size."""
 
     @property
@@ -36,7 +37,7 @@ class Family(Protocol):
         """The inputs and outputs of its models."""
 
     @property
-    def Model(self) -> Callable[[Any], nn.Module]:
+    def Model(self) -> Callable[..., nn.Module]:
         """Build a model with new weights from a Config."""
 
 

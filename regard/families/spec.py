@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from ..config.merge import Settings
+from ..config.types import Base
 from ..parts.inputs import TensorKind
 
 Output: TypeAlias = Literal[
@@ -16,27 +18,27 @@ sequence, all at once; next: the next token of the text; masked: tokens behind m
 Strategy: TypeAlias = Literal["greedy", "sample", "beam", "ctc", "argmax", "average", "npd", "mask-predict"]
 
 
-def need_nothing(config: Any) -> str | None:
+def need_nothing(config: Base) -> str | None:
     """No settings need pretrained weights."""
     return None
 
 
-def any_length(config: Any) -> int | None:
+def any_length(config: Base) -> int | None:
     """The length of the input is not limited."""
     return None
 
 
-def only_tokens(config: Any) -> TensorKind:
+def only_tokens(config: Base) -> TensorKind:
     """Tokens, for any settings."""
     return "tokens"
 
 
-def whole_config(config: Any) -> Any:
+def whole_config(config: Base) -> Base:
     """The settings of the whole model, not of a part."""
     return config
 
 
-def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
+def keep_start(head: str, start: Settings) -> Settings:
     """A start sets nothing more."""
     return {}
 
@@ -51,7 +53,7 @@ class ModelSpec:
     head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
     # model settings, by dotted key, that another head needs over those of the start that has these settings
-    start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
+    start_settings: Callable[[str, Settings], Settings] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
     source: Callable[[Any], TensorKind] = only_tokens  # the second input of a model that embeds texts, by its config
     reading: Mapping[TensorKind, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it

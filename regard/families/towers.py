@@ -1,14 +1,14 @@
 """Towers: encoders of one modality that give one vector for an image, a recording or a text."""
 
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Positions, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.inputs import TensorKind
 from ..parts.media.frames import FrameConvolutions
@@ -103,7 +103,7 @@ class Tower(nn.Module):
         raise NotImplementedError
 
 
-def stack_layers(c: TowerConfig, positions: Any = None, causal: bool = False) -> Stack:
+def stack_layers(c: TowerConfig, positions: Positions | None = None, causal: bool = False) -> Stack:
     """The layers of a tower, each with the norm first."""
     norm = partial(c.norm.build, c.width)
     layers = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..config.data.images import DetectData
 from ..data.sources.annotations import image_numbers
@@ -20,11 +20,11 @@ FIRST = "test", "valid", "train"  # splits whose annotations may know the ids of
 
 def coco_results(
     rows: Iterable[Row], predictor: "DetectPredictor", report: Callable[[str], None] = lambda line: None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, int | float | list[float]]]:
     """The objects as COCO's result array: x, y, width, height in pixels."""
     rows = list(rows)
     ids, categories = image_ids([name for name, _ in rows], predictor.run.data, report), predictor.boxes.categories
-    found = []
+    found: list[dict[str, int | float | list[float]]] = []
     for number, (_, result) in zip(ids, rows, strict=True):
         for label, score, (left, top, right, bottom) in result.objects:
             place = predictor.labels.ids[label]

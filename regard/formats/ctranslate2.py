@@ -1,6 +1,9 @@
 """A run as a CTranslate2 model, by that library's own specification: fast translation without torch."""
 
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -9,25 +12,28 @@ from torch import nn
 from ..config.run import Run
 from ..errors import UserError
 from ..families import transformer
-from ..parts import slots
+from ..parts import Attention, Residual, Stack, slots
+from ..parts.feed import FeedForward, GatedFeedForward
+from ..parts.kernels import SoftmaxKernel
 from ..processors.text.tokenizers import Tokenizer
 from .huggingface.generation import max_positions
 from .huggingface.tokenizer_export import write_tokenizers
 
 if TYPE_CHECKING:
+    from ctranslate2.specs import attention_spec, common_spec, transformer_spec
+
     from ..tasks.translate.task import TranslatePredictor
 
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}  # our names of precisions to theirs
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
-def import_ctranslate2() -> Any:
+def import_ctranslate2() -> ModuleType:
     """The library, or a UserError that names the extra to install."""
     try:
-        import ctranslate2
+        return import_module("ctranslate2")
     except ImportError as error:
         raise UserError("--to ctranslate2 needs ctranslate2; install it with: pip install 'regard[export]'") from error
-    return ctranslate2
 
 
 def unsupported(c: transformer.Config) -> list[str]:
@@ -45,7 +51,7 @@ def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
     converters = import_ctranslate2().converters
 
     class Converter(converters.Converter):  # type: ignore[name-defined, misc]
-        def _load(self) -> Any:
+        def _load(self) -> "transformer_spec.TransformerSpec":
             return build_spec(predictor)
 
     with torch.no_grad():
@@ -53,7 +59,7 @@ def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
     write_tokenizers(predictor, draft)
 
 
-def build_spec(predictor: "TranslatePredictor") -> Any:
+def build_spec(predictor: "TranslatePredictor") -> "transformer_spec.TransformerSpec":
     """The model as CTranslate2's specification, with weights and vocabularies."""
     from ctranslate2.specs import TransformerSpec, common_spec
 
@@ -74,7 +80,9 @@ def build_spec(predictor: "TranslatePredictor") -> Any:
     return spec
 
 
-def register_vocabularies(spec: Any, predictor: "TranslatePredictor", c: transformer.Config) -> None:
+def register_vocabularies(
+    spec: "transformer_spec.TransformerSpec", predictor: "TranslatePredictor", c: transformer.Config
+) -> None:
     """Set the vocabularies and their control tokens."""
     target = token_strings(predictor.target)
     spec.register_source_vocabulary(token_strings(predictor.source))
@@ -91,7 +99,13 @@ def token_strings(tokenizer: Tokenizer) -> list[str]:
     return [backend.id_to_token(number) for number in range(tokenizer.size)]
 
 
-def fill_stack(spec: Any, stack: Any, model: transformer.Model, table: nn.Embedding, run: Run) -> None:
+def fill_stack(
+    spec: "transformer_spec.TransformerEncoderSpec | transformer_spec.TransformerDecoderSpec",
+    stack: Stack,
+    model: transformer.Model,
+    table: nn.Embedding,
+    run: Run,
+) -> None:
     """Copy a stack into its CTranslate2 specification."""
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
@@ -101,29 +115,31 @@ def fill_stack(spec: Any, stack: Any, model: transformer.Model, table: nn.Embedd
     spec.position_encodings.encodings = stack.add_positions(torch.zeros(1, count, run.model.width))[0]
     if run.model.prenorm:
         fill_norm(spec.layer_norm, stack.norm)
-    for theirs, ours in zip(spec.layer, stack.layers, strict=True):
+    layers: Sequence[Any] = stack.layers
+    for theirs, ours in zip(spec.layer, layers, strict=True):
         fill_attention(theirs.self_attention, ours.attention, ours.attention_residual)
         if ours.cross is not None:
             fill_attention(theirs.attention, ours.cross, ours.cross_residual)
         fill_feed(theirs.ffn, ours.feed, ours.feed_residual)
 
 
-def fill_attention(spec: Any, attention: Any, residual: Any) -> None:
+def fill_attention(spec: "attention_spec.MultiHeadAttentionSpec", attention: Attention, residual: Residual) -> None:
     """Copy attention into its CTranslate2 specification."""
     if len(spec.linear) == 2:  # self-attention: query, key and value have one input
         fill_linear(spec.linear[0], attention.query, attention.key, attention.value)
     else:
         fill_linear(spec.linear[0], attention.query)
         fill_linear(spec.linear[1], attention.key, attention.value)
+    assert isinstance(attention.out, nn.Linear) and isinstance(attention.kernel, SoftmaxKernel)
     fill_linear(spec.linear[-1], attention.out)
     if attention.kernel.scale is not None:
         spec.queries_scale = float(attention.kernel.scale)
     fill_norm(spec.layer_norm, residual.norm)
 
 
-def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
+def fill_feed(spec: "transformer_spec.FeedForwardSpec", feed: FeedForward, residual: Residual) -> None:
     """Copy a feed-forward into its CTranslate2 specification."""
-    if hasattr(feed, "gate"):
+    if isinstance(feed, GatedFeedForward):
         fill_linear(spec.linear_0, feed.gate)
         fill_linear(spec.linear_0_noact, feed.into)
     else:
@@ -132,14 +148,14 @@ def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
     fill_norm(spec.layer_norm, residual.norm)
 
 
-def fill_linear(spec: Any, *maps: nn.Linear) -> None:
+def fill_linear(spec: "common_spec.LinearSpec", *maps: nn.Linear) -> None:
     """Concatenate maps of one input into the single map of CTranslate2."""
     spec.weight = torch.cat([linear.weight for linear in maps])
     if maps[0].bias is not None:
         spec.bias = torch.cat([linear.bias for linear in maps])
 
 
-def fill_norm(spec: Any, ours: nn.Module) -> None:
+def fill_norm(spec: "common_spec.LayerNormSpec", ours: nn.Module) -> None:
     """Copy a norm into its CTranslate2 specification."""
     spec.gamma = ours.weight
     if getattr(ours, "bias", None) is not None:

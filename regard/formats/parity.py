@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
     from ..tasks.translate.task import TranslatePredictor
 
 MAX_DIFFERENCE = 1e-4  # relative to the largest output; sums in another order differ by 1e-7 to 1e-5 in fp32
@@ -143,7 +146,7 @@ def compare_texts(predictor: "TranslatePredictor", draft: Path, precision: str) 
 
 
 @contextmanager
-def quiet(hf: Any) -> Iterator[None]:
+def quiet(hf: ModuleType) -> Iterator[None]:
     """Silence the progress bars and warnings of transformers."""
     logging = hf.utils.logging
     progress, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -158,7 +161,7 @@ def quiet(hf: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: MatchCount) -> float:
+def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: ModuleType, count: MatchCount) -> float:
     from .huggingface.tokenizer_export import has_target_folder
 
     predictor, model = sample.predictor, hf.AutoModelForSeq2SeqLM.from_pretrained(draft).eval()
@@ -182,11 +185,12 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
     return difference
 
 
-def plain_generation(config: Any, end: int, suppressed: list[int], hf: Any) -> Any:
+def plain_generation(config: "GenerationConfig", end: int, suppressed: list[int], hf: ModuleType) -> "GenerationConfig":
     """The generation settings of a folder as far as they are compared: its control tokens."""
     ids = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
     control = {name: getattr(config, name) for name in ids} | {"eos_token_id": end}
-    return hf.GenerationConfig(**control, suppress_tokens=suppressed or None)
+    plain: GenerationConfig = hf.GenerationConfig(**control, suppress_tokens=suppressed or None)
+    return plain
 
 
 def whole_texts(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[str]:

@@ -2,9 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from ..adapt.prune import fill_heads, remove_heads
 from ..config.run_folder import is_run, read_run, write_run
 from ..errors import UserError
 from ..families import family
-from ..files import JsonObject, atomic_write
+from ..files import JsonMapping, JsonObject, atomic_write
 from ..parts.layer import smallest_context
 from .parity import check_close
 
@@ -117,7 +117,7 @@ def probe_logits(predictor: "AnyPredictor", model: nn.Module | None = None) -> T
     return logits
 
 
-def write_copy(path: Path, draft: Path, about: Mapping[str, Any], model: nn.Module) -> None:
+def write_copy(path: Path, draft: Path, about: JsonMapping, model: nn.Module) -> None:
     """Write the run at `path` with other weights and another run.json. Checkpoints are not copied."""
     from ..training import save_model
 

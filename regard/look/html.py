@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..files import JsonObject
 from .axes import AxisSegment, FrameSegment, PatchSegment, Pixels, QuerySegment, ViewAxis
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def notebook_frame(text: str) -> str:
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(text)}"></iframe>'
 
 
-def json_view(view: "AttentionView", maps: "list[AttentionMap]", heads: list[int] | None) -> dict[str, Any]:
+def json_view(view: "AttentionView", maps: "list[AttentionMap]", heads: list[int] | None) -> JsonObject:
     """The weights of these maps and heads (from 0), and the labels of their axes."""
     return {
         "title": view.title,
@@ -170,11 +171,11 @@ def compress(data: bytes) -> str:
     return base64.b64encode(min(ways, key=len)).decode("ascii")
 
 
-def _axis_data(axis: ViewAxis) -> dict[str, Any]:
+def _axis_data(axis: ViewAxis) -> JsonObject:
     return {"name": axis.name, "ended": axis.ended, "segments": [_segment_data(segment) for segment in axis.segments]}
 
 
-def _segment_data(segment: AxisSegment) -> dict[str, Any]:
+def _segment_data(segment: AxisSegment) -> JsonObject:
     data: dict[str, Any] = {"kind": segment.kind, "count": len(segment.labels)}
     if isinstance(segment, PatchSegment):
         return data | {"rows": segment.rows, "columns": segment.columns, "image": _image(segment.image)}
@@ -189,7 +190,7 @@ def _segment_data(segment: AxisSegment) -> dict[str, Any]:
     return data
 
 
-def _image(pixels: Pixels) -> dict[str, Any]:
+def _image(pixels: Pixels) -> JsonObject:
     """An image as a data URL."""
     from PIL import Image
 
@@ -201,7 +202,7 @@ def _image(pixels: Pixels) -> dict[str, Any]:
     return {"width": width, "height": height, "url": f"data:image/{format};base64,{code}"}
 
 
-def _spectrogram(frames: npt.NDArray[np.float32]) -> dict[str, Any] | None:
+def _spectrogram(frames: npt.NDArray[np.float32]) -> JsonObject | None:
     """A picture of loudness in gray, low frequencies below. Many frames may be silent padding."""
     if not frames.size:
         return None

@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 WORD = re.compile(r"\b\w\w+\b")
 SEPARATOR = "\n"  # of the n-grams in a file; no word has one
@@ -20,6 +23,7 @@ MAX_WEIGHTS = 20_000_000  # features times labels; more labels have fewer featur
 STEPS, TOLERANCE = 100, 1e-4  # of L-BFGS
 
 Array: TypeAlias = NDArray[np.float64]
+Target: TypeAlias = str | Sequence[str] | float  # a label, labels, or a number
 ProblemType: TypeAlias = Literal["single_label", "multi_label", "regression"]
 
 
@@ -48,7 +52,7 @@ class Tfidf:
         frequency = np.array([counts[term] for term in terms], np.float64)
         return cls(terms, (np.log((1 + len(texts)) / (1 + frequency)) + 1).astype(np.float32))
 
-    def rows(self, texts: Sequence[str]) -> Any:
+    def rows(self, texts: Sequence[str]) -> "csr_matrix":
         """(texts, terms), a sparse matrix."""
         from scipy.sparse import csr_matrix
 
@@ -72,12 +76,12 @@ class LinearModel:
     weights: Array  # (features, outputs)
     bias: Array
 
-    def scores(self, rows: Any) -> Array:
+    def scores(self, rows: "csr_matrix") -> Array:
         scores: Array = rows @ self.weights + self.bias
         return scores
 
 
-def fit_linear(rows: Any, targets: NDArray[Any], problem: ProblemType, c: float) -> LinearModel:
+def fit_linear(rows: "csr_matrix", targets: NDArray[np.integer] | Array, problem: ProblemType, c: float) -> LinearModel:
     """Minimize c · Σ loss + |weights|² / 2 by L-BFGS.
 
     `targets` are class numbers of three or more classes, else (examples, outputs): 0 and 1, or numbers.
@@ -131,7 +135,7 @@ class BagOfWords:
 
     @classmethod
     def fits(
-        cls, texts: Sequence[str], targets: Sequence[Any], problem: ProblemType, cs: Sequence[float]
+        cls, texts: Sequence[str], targets: Sequence[Target], problem: ProblemType, cs: Sequence[float]
     ) -> Iterator[Self]:
         """A fitted baseline for each inverse strength of regularization in `cs`.
 
@@ -143,7 +147,7 @@ class BagOfWords:
         for c in cs:
             yield cls(problem, tfidf, fit_linear(rows, gold, problem, c), labels)
 
-    def predict(self, texts: Sequence[str]) -> list[Any]:
+    def predict(self, texts: Sequence[str]) -> list[Target]:
         """A label, a tuple of labels, or a number for each text."""
         scores = self.model.scores(self.tfidf.rows(texts))
         if self.kind == "regression":

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 MAX_MATRIX_LABELS = 17  # as many as Universal Dependencies has; with more, only the most frequent confusions are listed
 MAX_CONFUSIONS = 12
@@ -11,6 +11,15 @@ SAMPLES = 1000  # of the bootstrap
 
 Span = tuple[int, int, str]  # first word, end (exclusive), kind
 BootstrapResult = dict[str, dict[str, float | None]]  # by metric: score, mean, interval, p
+
+
+class SpanMetrics(TypedDict):
+    """Metrics of spans."""
+
+    spans: float  # F1
+    span_precision: float
+    span_recall: float
+    span_kinds: "SpanTable"
 
 
 def label_metrics(predicted: Sequence[str], gold: Sequence[str]) -> dict[str, Any]:
@@ -142,7 +151,7 @@ def tag_spans(tags: Sequence[str]) -> list[Span]:
     return result
 
 
-def span_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Any]:
+def span_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> SpanMetrics:
     """Precision, recall and F1 over exact spans, in total and for each kind of span."""
     ours = {(i, *span) for i, tags in enumerate(predicted) for span in tag_spans(tags)}
     theirs = {(i, *span) for i, tags in enumerate(gold) for span in tag_spans(tags)}

@@ -1,5 +1,7 @@
 """Multi-head attention: project, rotate, cache, mix, project back. All families use this class."""
 
+from typing import TypedDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,6 +15,15 @@ from .recording import current_recorder
 
 ALL_VISIBLE = Mask()
 FUSED_DEVICES = ("cuda",)  # where one large product is faster than three; elsewhere it only copies the weights
+
+
+class Projections(TypedDict, total=False):
+    """Optional arguments of Attention: the shapes of its projections."""
+
+    key_heads: int
+    head_width: int
+    bias: bool
+    key_bias: bool | None
 
 
 class Attention(SequenceMixer):

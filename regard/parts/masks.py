@@ -109,22 +109,24 @@ class Mask:
         """Build a form of this mask that a kernel needs. A `CachedMask` builds each form only once."""
         return build()
 
-    def fields(self) -> dict[str, Any]:
-        """The fields by name."""
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that are tensors, by name."""
+        return {name: value for name in FIELDS if isinstance(value := getattr(self, name), Tensor)}
+
+    def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in FIELDS}
 
-    def replace(self, **changes: Any) -> "Mask":
+    def replace(self, **changes: "Tensor | bool | int | None") -> "Mask":
         """The mask with other fields."""
-        return Mask(**self.fields() | changes)
+        return Mask(**self._fields() | changes)
 
     def memoized(self) -> "CachedMask":
         """The mask with a memory for what kernels derive from it."""
-        return CachedMask(**self.fields())
+        return CachedMask(**self._fields())
 
     def select(self, rows: Tensor) -> "Mask":
         """The mask of these rows of the batch. Tensors with a single row serve all rows and stay."""
-        tensors = ((name, value) for name, value in self.fields().items() if isinstance(value, Tensor))
-        return self.replace(**{name: tensor[rows] for name, tensor in tensors if tensor.size(0) > 1})
+        return self.replace(**{name: tensor[rows] for name, tensor in self.tensors().items() if tensor.size(0) > 1})
 
 
 FIELDS = tuple(f.name for f in fields(Mask))  # a constant: compiled code cannot call dataclasses.fields

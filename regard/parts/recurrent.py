@@ -20,6 +20,7 @@ from .mixer import SequenceMixer
 from .positions import PositionTerms
 
 Cell = Literal["lstm", "gru", "rnn"]
+HiddenState = Tensor | tuple[Tensor, ...]  # as torch has it: h, or h and c of an LSTM
 # torch keeps RNN weights contiguous in float32 and half precision only, and warns about it in bfloat16.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
@@ -146,12 +147,12 @@ class Recurrence(StatefulMixer):
         layer_cache.update(tuple(torch.where(nonempty, after[0], before[0]) for after, before in pairs))
         return texts.scatter_back(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
 
-    def _join_state(self, tensors: tuple[Tensor, ...]) -> Any:
+    def _join_state(self, tensors: tuple[Tensor, ...]) -> HiddenState:
         """The state in torch's form: a pair for an LSTM, else one tensor."""
         return tensors if self.cell == "lstm" else tensors[0]
 
-    def _split_state(self, state: Any) -> tuple[Tensor, ...]:
-        return tuple(state) if self.cell == "lstm" else (state,)
+    def _split_state(self, state: HiddenState) -> tuple[Tensor, ...]:
+        return state if isinstance(state, tuple) else (state,)
 
     def layer_cache(self, layout: CacheLayout, rows: int) -> RecurrentState:
         return RecurrentState(rows, self.width, self.cell, self.forth.weight_hh_l0)
@@ -162,12 +163,13 @@ def run_outputs(layer: nn.Module, x: Tensor) -> Tensor:
     return run_in_chunks(layer, x)[0]
 
 
-def run_in_chunks(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+def run_in_chunks(layer: nn.Module, x: Tensor, state: HiddenState | None = None) -> tuple[Tensor, HiddenState]:
     """Run an RNN over chunks of at most `MAX_TOKENS`; each chunk starts from the state after the one before."""
     outputs = []
     for chunk in torch.split(x, MAX_TOKENS, 1):
         out, state = layer(chunk, state)
         outputs.append(out)
+    assert state is not None
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
 

@@ -4,12 +4,12 @@ A family's config lists the kinds it allows as a union of these; `model.attentio
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 from torch import nn
 
 from . import efficient, feed, kernels, ngrams, positions
-from .attention import Attention, uneven_heads_message
+from .attention import Attention, Projections, uneven_heads_message
 from .feed import Activation
 from .media import resnet
 from .mixer import SequenceMixer
@@ -93,7 +93,7 @@ class Dense:
     def __post_init__(self) -> None:
         check_share(self.dropout, "model.attention.dropout")
 
-    def build(self, width: int, heads: int, **linear: Any) -> Attention:
+    def build(self, width: int, heads: int, **linear: Unpack[Projections]) -> Attention:
         return Attention(width, heads, kernels.SoftmaxKernel(self.dropout, None if self.scaled else 1.0), **linear)
 
 
@@ -108,7 +108,7 @@ class Additive:
     def __post_init__(self) -> None:
         check_share(self.dropout, "model.attention.dropout")
 
-    def build(self, width: int, heads: int, **linear: Any) -> Attention:
+    def build(self, width: int, heads: int, **linear: Unpack[Projections]) -> Attention:
         head_width = linear.get("head_width") or width // heads
         return Attention(width, heads, kernels.AdditiveKernel(head_width, self.dropout), **linear)
 
@@ -135,7 +135,7 @@ class Window:
                 check_at_least(1, value, f"model.attention.{name}")
         check_at_least(0, self.globals, "model.attention.globals")
 
-    def build(self, width: int, heads: int, **linear: Any) -> SequenceMixer:
+    def build(self, width: int, heads: int, **linear: Unpack[Projections]) -> SequenceMixer:
         radius, dilation = self.radius, self.dilation
         if not isinstance(radius, int) or not isinstance(dilation, int):
             raise ValueError("a list has a number per layer, and the layer is unknown; call `slots.for_layer` first")
@@ -166,7 +166,7 @@ class Blocks:
         check_at_least(0, self.random, "model.attention.random")
         check_at_least(0, self.seed, "model.attention.seed")
 
-    def build(self, width: int, heads: int, **linear: Any) -> Attention:
+    def build(self, width: int, heads: int, **linear: Unpack[Projections]) -> Attention:
         return Attention(
             width, heads, efficient.BlockSparseKernel(self.size, self.random, self.seed, self.drawn), **linear
         )
@@ -185,7 +185,7 @@ class Favor:
         check_at_least(1, self.features, "model.attention.features")
         check_at_least(0, self.redraw, "model.attention.redraw")
 
-    def build(self, width: int, heads: int, **linear: Any) -> Attention:
+    def build(self, width: int, heads: int, **linear: Unpack[Projections]) -> Attention:
         head_width = linear.get("head_width") or width // heads
         kernel = efficient.RandomFeatureKernel(head_width, self.features, redraw=self.redraw)
         return Attention(width, heads, kernel, **linear)
@@ -207,7 +207,7 @@ class Lowrank:
         check_at_least(1, self.tokens, "model.attention.tokens")
         check_share(self.dropout, "model.attention.dropout")
 
-    def build(self, width: int, heads: int, **linear: Any) -> Attention:
+    def build(self, width: int, heads: int, **linear: Unpack[Projections]) -> Attention:
         key_heads = linear.get("key_heads") or heads
         kernel = efficient.LowRankKernel(key_heads, self.rank, self.tokens, self.sharing, self.dropout)
         return Attention(width, heads, kernel, **linear)
@@ -334,8 +334,8 @@ class Feed:
     def __post_init__(self) -> None:
         check_share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int, **linear: Any) -> feed.FeedForward:
-        return feed.FeedForward(width, inner, self.act, dropout=self.dropout, **linear)
+    def build(self, width: int, inner: int, bias: bool = True) -> feed.FeedForward:
+        return feed.FeedForward(width, inner, self.act, bias, self.dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,8 +350,8 @@ class Gated:
     def __post_init__(self) -> None:
         check_share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int, **linear: Any) -> feed.FeedForward:
-        return feed.GatedFeedForward(width, inner, self.act, dropout=self.dropout, **linear)
+    def build(self, width: int, inner: int, bias: bool = False) -> feed.FeedForward:
+        return feed.GatedFeedForward(width, inner, self.act, bias, self.dropout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import files
 from ..config.registry import Registry
 from ..errors import UserError
+from ..files import JsonMapping, JsonObject
 from ..parts.inputs import Inputs, TensorKind
 
 Array: TypeAlias = np.ndarray
@@ -51,7 +53,7 @@ class Processor(Protocol):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Encoded values as one batch."""
 
-    def decode(self, values: Any) -> Any:
+    def decode(self, values: Array | Tensor) -> Any:
         """The raw value of encoded or predicted values, for display."""
 
     def save(self, path: Path) -> None:
@@ -79,7 +81,7 @@ PROCESSORS = Registry("processor", BUILTIN)  # by kind: a class, or its import n
 # --- tensors ---------------------------------------------------------------------------------------------------------
 
 
-def to_array(values: Any) -> Array:
+def to_array(values: Tensor | ArrayLike) -> Array:
     """The values of a tensor, on any device, or of a sequence."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
@@ -99,21 +101,20 @@ def pad_arrays(rows: Sequence[Array], padding: float = 0) -> tuple[Tensor, Tenso
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_saved(path: Path, kind: str, version: int, values: dict[str, Any]) -> None:
+def write_saved(path: Path, kind: str, version: int, values: JsonMapping) -> None:
     """Write a JSON file with the kind and version of its processor."""
     files.write_json(path, {"kind": kind, "version": version, **values})
 
 
-def read_processor_file(path: Path) -> dict[str, Any]:
+def read_processor_file(path: Path) -> JsonObject:
     """The JSON object in the file of a processor."""
     try:
-        whole: dict[str, Any] = files.read_json(path)
+        return files.read_json(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
-    return whole
 
 
-def read_saved(path: Path, kind: str, version: int) -> dict[str, Any]:
+def read_saved(path: Path, kind: str, version: int) -> JsonObject:
     """The values that `write_saved` wrote. A file without kind and version is of version 1."""
     whole = read_processor_file(path)
     saved_kind, saved_version = whole.pop("kind", kind), whole.pop("version", 1)

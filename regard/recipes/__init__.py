@@ -8,9 +8,9 @@ import tomllib
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
+from ..files import Toml
 
 
 def recipe_names() -> list[str]:
@@ -39,9 +39,9 @@ def header(name: str) -> str:
     return first.lstrip("# ").rstrip()
 
 
-def layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
+def layers(recipe: str) -> list[tuple[str, dict[str, Toml]]]:
     """(origin, settings) of a recipe and its bases, the lowest base first."""
-    chain: list[tuple[str, dict[str, Any]]] = []
+    chain: list[tuple[str, dict[str, Toml]]] = []
     name, folder, seen = recipe, Path(), list[Traversable]()
     while True:
         file = locate(name, folder)
@@ -76,7 +76,7 @@ def locate(name: str, folder: Path) -> Traversable:
     return resources.files(__name__).joinpath(f"{name}.toml")
 
 
-def load_recipe(file: Traversable) -> dict[str, Any]:
+def load_recipe(file: Traversable) -> dict[str, Toml]:
     """The settings in a recipe file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))

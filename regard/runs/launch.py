@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, Unpack
 
 from ..config import run as config
 from ..config import run_folder
@@ -20,7 +20,7 @@ from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..tasks.task import prepare
 from ..training import progress
 from ..training.lock import RunLock
-from ..training.loop import run_loop
+from ..training.loop import Reporting, run_loop
 from ..training.protocols import Outcome
 from ..training.ranks import Ranks, joined_processes
 from . import tuned
@@ -45,6 +45,12 @@ class FinishedTraining:
     pretrained: Pretrained | None
 
 
+class LaunchOptions(Reporting, total=False):
+    """Optional arguments of `launch`."""
+
+    custom: CustomParts
+
+
 def launch(
     out: Path,
     recipe: str | None,
@@ -53,7 +59,7 @@ def launch(
     resume: bool,
     open_start: OpenStart,
     custom: CustomParts = NO_CUSTOM_PARTS,
-    **report: Any,
+    **reporting: Unpack[Reporting],
 ) -> FinishedTraining:
     """Train a recipe with some settings changed into `out`, or resume the run there, which needs no recipe.
 
@@ -73,7 +79,7 @@ def launch(
             stack.enter_context(RunLock(out))
         elif ranks.first:
             check_free(out)
-        return _train(out, recipe or "", resolved, resume, ranks, stack, open_start, custom, report)
+        return _train(out, recipe or "", resolved, resume, ranks, stack, open_start, custom, reporting)
 
 
 def _train(
@@ -85,7 +91,7 @@ def _train(
     stack: ExitStack,
     open_start: OpenStart,
     custom: CustomParts,
-    report: Mapping[str, Any],
+    reporting: Reporting,
 ) -> FinishedTraining:
     """Train in this process. Of several processes, only the first writes to `out`."""
     run = resolved.run
@@ -112,7 +118,7 @@ def _train(
         stack.enter_context(RunLock(out))
         job.write_files(out)
     try:
-        outcome = run_loop(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
+        outcome = run_loop(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **reporting)
     except UserError:
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..config import run_folder
-from ..config.merge import Settings, flatten, split_commas
+from ..config.merge import Section, Settings, flatten, split_commas
 from ..config.run import Run, change_settings, load_config
 from ..data.sources.data_files import with_data
 from ..errors import UserError
@@ -28,7 +28,7 @@ def load(
     tune: "Tunes | None" = None,
     force: bool = False,
     mute: str | None = None,
-    **sections: Any,
+    **sections: Section,
 ) -> "AnyPredictor":
     """Load a model as a predictor: a run folder, a Hugging Face folder, a GGUF file, or `org/name` of the hub.
 
@@ -38,7 +38,7 @@ def load(
     AdapterSwitch, whose `[name]` is one of them. `mute` names attention heads whose outputs become zeros: "3.2,4.1".
     """
     if mute is not None:
-        return load(path, overrides, tune=tune, force=force, **sections).muted(mute)
+        return load(path, merge_settings(overrides, sections), tune=tune, force=force).muted(mute)
     if force and tune is None:
         raise UserError("--force applies only to --tune; give --tune, or leave --force out")
     path, changes = path_name(path, "path"), merge_settings(overrides, sections)
@@ -64,7 +64,7 @@ def load_on_cpu(path: str | PathLike[str]) -> "AnyPredictor":
         return load(path, {"precision": "fp32", "device": "cpu"})
 
 
-def merge_settings(overrides: Settings | None, sections: Settings) -> dict[str, Any]:
+def merge_settings(overrides: Settings | None, sections: Settings) -> Settings:
     """Settings by dotted key; overrides win over sections. Data in memory get a name, paths become text."""
     if not isinstance(overrides or {}, Mapping):
         raise UserError(f"overrides is a {type(overrides).__name__}; expected a dict of settings by dotted key")

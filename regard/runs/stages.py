@@ -4,7 +4,7 @@ Every stage writes its own folder or file in the output folder, which appears co
 pipeline continues with its current stage. The settings of all stages are checked first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from .. import recipes
 from ..alignment.links import format_pharaoh
 from ..config import run as config
 from ..config import run_folder
-from ..config.merge import flatten
+from ..config.merge import Settings, flatten
 from ..config.run import Run, change_settings
 from ..config.types import Base
 from ..data.files.lines import TextLines
@@ -70,7 +70,9 @@ def read_stages(recipe: str) -> list[Stage]:
     if others := values.keys() - {"stages"}:
         raise UserError(f"recipe {recipe} has stages and also {sorted(others)[0]}; move it to settings of a stage")
     try:
-        stages = [Stage.model_validate(entry) for entry in values["stages"]]
+        if not isinstance(entries := values["stages"], list):
+            raise TypeError(f"a {type(entries).__name__} instead of a list")
+        stages = [Stage.model_validate(entry) for entry in entries]
     except (ValidationError, TypeError) as error:
         first = (
             f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else error
@@ -99,7 +101,7 @@ class PlannedStage:
     run: Run | None  # of a training
 
 
-def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[PlannedStage]:
+def plan(recipe: str, changes: Settings, out: Path) -> list[PlannedStage]:
     """All stages with their settings; the mistakes in all of them are reported together."""
     stages, settings = read_stages(recipe), dict(flatten(changes))
     names = [stage.name for stage in stages]
@@ -167,7 +169,7 @@ def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
     return paths
 
 
-def sources_of(train: Any) -> tuple[str, ...]:
+def sources_of(train: str | Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     """The files of the sources of data.train."""
     files = config.parse_data_files(train) if isinstance(train, str) else train
     if len(files) != 2:
@@ -176,7 +178,7 @@ def sources_of(train: Any) -> tuple[str, ...]:
     return (sources,) if isinstance(sources, str) else tuple(sources)
 
 
-def show_stages(recipe: str, changes: Mapping[str, Any], out: Path) -> str:
+def show_stages(recipe: str, changes: Settings, out: Path) -> str:
     """The settings of all stages, as TOML."""
     lines = []
     for planned in plan(recipe, changes, out):
@@ -195,7 +197,7 @@ def _origins(run: Run) -> dict[str, str]:
 
 
 def run_stages(
-    recipe: str | None, changes: Mapping[str, Any], *, out: Path, resume: bool, report: Report, progress: bool = False
+    recipe: str | None, changes: Settings, *, out: Path, resume: bool, report: Report, progress: bool = False
 ) -> int:
     """Run all stages that are not done; return the signal that stopped a training, or 0."""
     from ..training.lock import RunLock

@@ -4,29 +4,29 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..alignment.ibm import align_words
 from ..alignment.links import Links, check_symmetrization
-from ..config.merge import Settings
+from ..config.merge import Section, Settings
 from ..data.sources.data_files import evaluation_files
 from ..errors import UserError
 from ..files import path_name
-from .load import load, open_pretrained
+from .load import load, merge_settings, open_pretrained
 
 if TYPE_CHECKING:
-    from .launch import FinishedTraining
+    from .launch import FinishedTraining, LaunchOptions
 
 ALIGN_CHUNK = 256  # pairs that a run aligns together
 
 
 def run_training(
-    recipe: str | None, changes: Settings, *, out: Path, resume: bool, **report: Any
+    recipe: str | None, changes: Settings, *, out: Path, resume: bool, **options: "Unpack[LaunchOptions]"
 ) -> "FinishedTraining":
     """Train as `regard.train` does, without loading the result; the command line needs only the outcome."""
     from .launch import launch
 
-    return launch(out, recipe, changes, resume=resume, open_start=open_pretrained, **report)
+    return launch(out, recipe, changes, resume=resume, open_start=open_pretrained, **options)
 
 
 def distill(
@@ -37,7 +37,7 @@ def distill(
     data: Any = None,
     splice: int = 0,
     report: Callable[[str], None] = lambda line: None,
-    **sections: Any,
+    **sections: Section,
 ) -> int:
     """Write the translations of a run to `out`, in order: lines, or pairs in a .tsv file. Return their number.
 
@@ -47,7 +47,7 @@ def distill(
     from ..tasks.parallel.distillation import write_translations as write
     from ..tasks.translate.task import TranslatePredictor
 
-    predictor = load(path, overrides, **sections)
+    predictor = load(path, merge_settings(overrides, sections))
     if not isinstance(predictor, TranslatePredictor):
         raise UserError(f"{path} is a run of the task {predictor.run.task}; distill takes one that writes texts")
     return write(predictor, evaluation_files(data), Path(path_name(out, "out")), report, splice)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,12 +103,12 @@ class CaptionedScenes(Source):
     def arrangement(self, index: int) -> Arrangement:
         return self._arrangement(self._rng(index))
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[np.ndarray, str]:
         rng = self._rng(index)
         arrangement = self._arrangement(rng)
         return draw_arrangement(arrangement, rng), describe_arrangement(arrangement)
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> np.ndarray | str:
         return (
             describe_arrangement(self.arrangement(index)) if field == 1 else self.item(index)[field]
         )  # no drawing for a sentence

@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,12 +30,12 @@ class DigitSource(Source):
     def __len__(self) -> int:
         return self.count_of
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[np.ndarray, str]:
         rng = np.random.default_rng([SEEDS[self.split], index])
         digit = int(rng.integers(10))
         return draw_digit(digit, rng), str(digit)
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> np.ndarray | str:
         if field == 1:  # without drawing the image
             return str(int(np.random.default_rng([SEEDS[self.split], index]).integers(10)))
         return self.item(index)[field]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -236,7 +236,7 @@ class MorseSource(Source):
     def __len__(self) -> int:
         return self.count_of
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[Samples, str]:
         recording = self.recording(index)
         return recording.sound, recording.text
 
@@ -245,7 +245,7 @@ class MorseSource(Source):
         rng = self._rng(index)
         return encode_morse(self._text(rng), rng, MorseSettings.random(rng))
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> Samples | str:
         return self._text(self._rng(index)) if field == 1 else self.item(index)[field]
 
     def length(self, index: int) -> int:

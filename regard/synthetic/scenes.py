@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -32,12 +31,12 @@ class SceneSource(BoxData):
         self.name, self.counts = f"embedded {split} scenes", {"examples": count}
         self.labels = LabelSet(dict.fromkeys(SHAPES, 0))
         self.categories = {name: number + 1 for number, name in enumerate(SHAPES)}
-        self._drawn = dict[int, tuple[Any, ...]]()  # 12 kB each
+        self._drawn = dict[int, tuple[np.ndarray, Objects]]()  # 12 kB each
 
     def __len__(self) -> int:
         return self.count_of
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[np.ndarray, Objects]:
         if index not in self._drawn:
             image, boxes, labels = draw_scene(np.random.default_rng([SEEDS[self.split], index]))
             areas, crowd = (boxes[:, 2:] - boxes[:, :2]).prod(1), np.zeros(len(boxes), bool)

@@ -3,9 +3,7 @@
 Tests of the package itself are in the folder `tests` of the repository.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..config.merge import Settings
 from ..errors import UserError
 from ..families import family as find_family
 from ..families.protocols import Family
@@ -34,14 +32,12 @@ def outputs_of(family: Family) -> list[tuple[TensorKind, Output]]:
     return [(modality, output) for modality in sorted(modalities) for output in sorted(outputs)]
 
 
-def make_subject(
-    family: Family, modality: TensorKind, output: Output, settings: Mapping[str, Any] | None = None
-) -> Subject:
+def make_subject(family: Family, modality: TensorKind, output: Output, settings: Settings | None = None) -> Subject:
     """A small model of the family, with these settings of its config."""
     return SUBJECTS[output](family, output, PROBES[modality](), settings or {})
 
 
-def check_family(family: Family | str, settings: Mapping[str, Any] | None = None) -> list[str]:
+def check_family(family: Family | str, settings: Settings | None = None) -> list[str]:
     """Check all laws on a family at size tiny, for each of its modalities and outputs; return what was checked.
 
     `family` is a module, or the name of a registered family; `settings` change its config. The first broken law raises

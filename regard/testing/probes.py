@@ -3,7 +3,7 @@
 import string
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class Probe:
         self.rng = np.random.default_rng(1)
         self.vocab = letters().tokenizer.size
 
-    def raw(self, length: int) -> Any:
+    def raw(self, length: int) -> str | Array:
         """A raw example whose size grows with `length`."""
         raise NotImplementedError
 

@@ -1,12 +1,14 @@
 """Models behind the interface of one of their outputs, as the laws need them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..config.merge import Settings
+from ..config.types import Base
 from ..families.protocols import (
     BoxModel,
     CausalModel,
@@ -38,9 +40,9 @@ class Subject(ABC):
     packs: ClassVar[bool] = True  # it has outputs for each of several examples in one row
     exempt: frozenset[str] = frozenset()  # laws that a variant of a family satisfies only in part
 
-    def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+    def __init__(self, family: Family, output: Output, probe: Probe, settings: Settings) -> None:
         self.family, self.output, self.probe = family, output, probe
-        self.config = small_config(family, output, probe, settings)
+        self.config: Any = small_config(family, output, probe, settings)
         torch.manual_seed(1)
         self.module = enlarge(family.Model(self.config)).eval()
 
@@ -136,7 +138,7 @@ class EmbeddingOutput(EncoderSubject):
 
     packs = False
 
-    def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+    def __init__(self, family: Family, output: Output, probe: Probe, settings: Settings) -> None:
         super().__init__(family, output, probe, {**family.SPEC.reading.get(probe.modality, {}), **settings})
 
     @property
@@ -217,7 +219,7 @@ class NextToken(Writer):
 class TargetTokens(Writer):
     """Examples are sources; each row has a target of its own."""
 
-    def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+    def __init__(self, family: Family, output: Output, probe: Probe, settings: Settings) -> None:
         super().__init__(family, output, probe, settings)
         self.target = torch.randint(4, 40, (4, 6), generator=torch.Generator().manual_seed(3))
         self.sources = self.sample(8, 8, 8, 8)
@@ -289,7 +291,7 @@ SUBJECTS: dict[Output, type[Subject]] = {
 }
 
 
-def small_config(family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> Any:
+def small_config(family: Family, output: Output, probe: Probe, settings: Settings) -> Base:
     """The family's config of size tiny for this output."""
     values: dict[str, Any] = {"size": "tiny", "vocab": probe.vocab, "head": HEAD.get(output), "labels": LABELS}
     fields = family.Config.model_fields

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from ..config.registry import describe_error
 from ..errors import UserError
+from ..files import JsonMapping, JsonObject
 from .ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ Callback: TypeAlias = Callable[[CallbackContext], object]
 class StatefulCallback(Protocol):
     """A callback with state, which checkpoints store as JSON, so that a resumed run continues exactly."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The state as JSON values."""
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: JsonObject) -> None:
         """Continue from this state."""
 
 
@@ -107,12 +108,12 @@ class CallbackRunner:
                 f"{context.folder}: correct it and resume"
             ) from failure
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The state of the callbacks that have one, by position and name."""
         named = self._stateful()
         return {name: callback.state() for name, callback in named.items()}
 
-    def load_state(self, states: Mapping[str, Any]) -> None:
+    def load_state(self, states: JsonMapping) -> None:
         """Restore the state of every callback; a callback that is missing in the checkpoint starts afresh."""
         for name, callback in self._stateful().items():
             if name in states:

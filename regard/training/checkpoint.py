@@ -282,7 +282,7 @@ def _load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     _raise_mismatch(problems, path)
 
 
-def rng_state() -> dict[str, Any]:
+def rng_state() -> files.JsonObject:
     """The state of every random generator that a model or a task may use, as JSON."""
     version, words, gauss = random.getstate()
     legacy: Any = numpy.random.get_state(legacy=False)
@@ -296,7 +296,7 @@ def rng_state() -> dict[str, Any]:
     return states
 
 
-def restore_rng_state(states: dict[str, Any]) -> None:
+def restore_rng_state(states: files.JsonObject) -> None:
     """Restore what `rng_state` returned."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(_decode_array(words, numpy.uint32).tolist()), gauss))

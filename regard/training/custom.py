@@ -11,6 +11,7 @@ from ..config.registry import describe_error
 from ..config.train import Train
 from ..data.batch import Batch
 from ..errors import UserError
+from ..files import Json
 from .callbacks import CustomCodeError, name_of
 from .objective import LossSum, Objective
 
@@ -54,7 +55,7 @@ def as_metrics(metrics: Metrics | None) -> dict[str, CustomMetric]:
     return converted
 
 
-def custom_settings(loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> dict[str, Any]:
+def custom_settings(loss: LossFunction | None, metrics: Mapping[str, CustomMetric]) -> dict[str, str | tuple[str, ...]]:
     """The settings that record the custom functions of a run, by dotted key."""
     names = tuple(name if metric.higher_is_better else f"-{name}" for name, metric in metrics.items())
     return ({"train.own_loss": name_of(loss)} if loss else {}) | ({"train.own_metrics": names} if names else {})
@@ -114,6 +115,6 @@ def measure_examples(
     return {name: metric(name, references, predictions) for name, metric in metrics.items()}
 
 
-def nonfinite_metrics(metrics: Mapping[str, Any]) -> list[str]:
+def nonfinite_metrics(metrics: Mapping[str, Json]) -> list[str]:
     """The names of metrics that are NaN or infinite."""
     return [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]

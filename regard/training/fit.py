@@ -8,15 +8,16 @@ from functools import partial
 from itertools import count, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from pydantic import ValidationError, model_validator
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from ..config import run_folder
-from ..config.merge import SettingsDraft, flatten, format_value, one_of
+from ..config.merge import Section, Settings, SettingsDraft, flatten, format_value, one_of
 from ..config.registry import describe_error
 from ..config.task_settings import metrics_of
 from ..config.train import Train
@@ -30,12 +31,13 @@ from . import checkpoint
 from .callbacks import Callback, CustomCodeError, name_of
 from .custom import CustomMetric, Metrics, as_loss, as_metrics, custom_settings
 from .lock import RunLock
-from .loop import run_loop
+from .loop import Reporting, run_loop
 from .objective import LossSum, Objective
 from .protocols import Outcome
 from .ranks import joined_processes
 
-Collate: TypeAlias = Callable[[list[Any]], Any]
+Entry = TypeVar("Entry")  # a batch, or an example that a function `collate` takes
+Collate: TypeAlias = Callable[[list[Entry]], Any]
 DEFAULTS = {
     "train.lr": 1e-3, "train.warmup": 0, "train.schedule": "linear", "train.optimizer": "adamw", "train.batch": 32,
 }  # fmt: skip
@@ -61,18 +63,18 @@ class ModuleRun(Base):
 
 def fit(
     objective: nn.Module,
-    data: Any,
+    data: Iterable[Entry] | Dataset[Entry],
     *,
     out: str | PathLike[str],
-    overrides: Mapping[str, Any] | None = None,
-    valid: Any = None,
-    collate: Collate | None = None,
+    overrides: Settings | None = None,
+    valid: Iterable[Entry] | Dataset[Entry] | None = None,
+    collate: Collate[Entry] | None = None,
     resume: bool = False,
     progress: bool = False,
     on_event: Callable[[JsonObject], None] | None = None,
     callbacks: Sequence[Callback] = (),
     metrics: Metrics | None = None,
-    **sections: Any,
+    **sections: Section,
 ) -> Outcome:
     """Train a module whose `forward(batch)` returns its loss, and load the best weights into it.
 
@@ -97,8 +99,8 @@ def fit(
             stack.enter_context(RunLock(folder))
             _check_same(folder, run, job)
         ranks.wait()
-        report: dict[str, Any] = {"progress": progress, "on_event": on_event, "callbacks": callbacks}
-        outcome = run_loop(job, folder, resume=resume, ranks=ranks, **report)
+        reporting: Reporting = {"progress": progress, "on_event": on_event, "callbacks": callbacks}
+        outcome = run_loop(job, folder, resume=resume, ranks=ranks, **reporting)
         if (folder / checkpoint.MODEL).exists():
             checkpoint.load_model(objective, folder / checkpoint.MODEL)
     return outcome
@@ -125,7 +127,7 @@ def _resolve(changes: Mapping[str, Any]) -> ModuleRun:
 # --- the run folder --------------------------------------------------------------------------------------------------
 
 
-def _create(folder: Path, run: ModuleRun, job: "ModuleJob") -> None:
+def _create(folder: Path, run: ModuleRun, job: "ModuleJob[Entry]") -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty; resume the run there (resume=True), or choose another out")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +139,7 @@ def _create(folder: Path, run: ModuleRun, job: "ModuleJob") -> None:
             folder.rmdir()
 
 
-def _check_same(folder: Path, run: ModuleRun, job: "ModuleJob") -> None:
+def _check_same(folder: Path, run: ModuleRun, job: "ModuleJob[Entry]") -> None:
     """Check that a resumed run reads the same steps. The data are not compared."""
     about = run_folder.read_run(folder)
     if "module" not in about:
@@ -198,18 +200,19 @@ class ModuleStep:
     examples: list[int]
 
 
-class DataSource:
+class DataSource(Generic[Entry]):
     """Batches, or examples that `collate` turns into batches."""
 
-    def __init__(self, data: Any, collate: Collate | None, name: str) -> None:
+    def __init__(self, data: Iterable[Entry] | Dataset[Entry], collate: Collate[Entry] | None, name: str) -> None:
         if isinstance(data, Iterator) or not (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
             raise UserError(
                 f"{name} is a {type(data).__name__}; expected a list, or another iterable that starts anew in every "
                 "epoch: a generator can be read only once"
             )
-        self.data, self.collate, self.name = data, collate, name
+        self.data: Any = data
+        self.collate, self.name = collate, name
         self.sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-        if self.sized and not len(data):
+        if self.size == 0:
             raise UserError(f"{name} is empty; give at least one example")
 
     @property
@@ -217,7 +220,7 @@ class DataSource:
         """The number of entries, if it is known."""
         return len(self.data) if self.sized else None
 
-    def entries(self, shuffled: random.Random | None, first: int = 0) -> Iterator[tuple[int, Any]]:
+    def entries(self, shuffled: random.Random | None, first: int = 0) -> Iterator[tuple[int, Entry]]:
         """(index, entry) in the order of an epoch, after its first ones."""
         if not self.sized:
             yield from islice(zip(count(), self.data, strict=False), first, None)
@@ -227,7 +230,7 @@ class DataSource:
             shuffled.shuffle(order)
         yield from ((index, self.data[index]) for index in order[first:])
 
-    def batch(self, entries: list[Any], number: int = 0, counted: bool = True) -> ModuleBatch:
+    def batch(self, entries: list[Entry], number: int = 0, counted: bool = True) -> ModuleBatch:
         """One batch: collated examples, or the only entry, if entries are batches."""
         if self.collate is None:
             content, size = entries[0], batch_size(entries[0])
@@ -241,7 +244,7 @@ class DataSource:
         return ModuleBatch({}, size, number, counted=counted, content=content)
 
 
-def _source(data: Any, collate: Collate | None) -> DataSource | None:
+def _source(data: Iterable[Entry] | Dataset[Entry] | None, collate: Collate[Entry] | None) -> DataSource[Entry] | None:
     return None if data is None else DataSource(data, collate, "valid")
 
 
@@ -260,7 +263,7 @@ class ModuleObjective(Objective):
         return as_loss(self.model(batch.content), batch.count, f"forward of {name_of(self.model)}")
 
 
-class ModuleJob:
+class ModuleJob(Generic[Entry]):
     """The job of `regard.fit` for the loop."""
 
     static_shapes = False
@@ -269,8 +272,8 @@ class ModuleJob:
         self,
         run: ModuleRun,
         module: nn.Module,
-        train: DataSource,
-        valid: DataSource | None,
+        train: DataSource[Entry],
+        valid: DataSource[Entry] | None,
         metrics: Mapping[str, CustomMetric],
     ) -> None:
         if not isinstance(module, nn.Module):
@@ -296,7 +299,7 @@ class ModuleJob:
             parts = [some[chosen] for chosen in split_evenly(np.ones(len(some), np.int64), self.run.train.accumulate)]
             yield ModuleStep(self._share(parts, rank, world), index, len(some), [place for place, _ in some])
 
-    def _share(self, parts: Sequence[Sequence[tuple[int, Any]]], rank: int, world: int) -> list[Batch]:
+    def _share(self, parts: Sequence[Sequence[tuple[int, Entry]]], rank: int, world: int) -> list[Batch]:
         """Micro-batch i goes to process i mod N; a process without one repeats the first, uncounted."""
         rounds = -(-len(parts) // world)
         numbers = [turn * world + rank for turn in range(rounds)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ from .ranks import ALONE, Ranks
 from .schedules import Limits
 from .step import GradientStep, StepLoss, compute_gradients
 from .stop_signal import StopSignal
+
+
+class Reporting(TypedDict, total=False):
+    """Arguments of `run_loop`: who learns of its progress."""
+
+    on_event: Callable[[Record], None] | None
+    progress: bool
+    callbacks: Sequence[Callback]
 
 
 def run_loop(

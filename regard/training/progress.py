@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .. import files
+from ..files import Json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +44,7 @@ class EventLog:
             self.file = self.path.open("ab", buffering=0)  # each line is written at once and whole
             self.tensorboard = _summary_writer(folder, step) if tensorboard else None
 
-    def write(self, event: str, step: int, done: float = 0.0, **values: Any) -> None:
+    def write(self, event: str, step: int, done: float = 0.0, **values: Json) -> None:
         """Record an event; `done` is the finished fraction of the training, for the display."""
         record = {"step": step, "event": event, **values}
         with self._explain_os_errors():

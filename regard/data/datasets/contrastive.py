@@ -15,7 +15,9 @@ from ...config.train import Train
 from ...parts.inputs import Inputs
 from ...processors.base import Array, Rng
 from ...processors.image.processor import ImageProcessor
+from ...processors.image.read import RawImage
 from ...processors.sound.frames import SoundFrames
+from ...processors.sound.read import RawSound
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
 from ..dataset import Dataset, EncodedExample, Measured, StoredExample
@@ -90,14 +92,14 @@ class ImageSide(ItemSide):
         image = self.image
         return bool(image.scale != (1.0, 1.0) or image.flip or image.color or image.randaugment or image.erase)
 
-    def encode(self, raw: Any, rng: Rng | None = None) -> Array:
+    def encode(self, raw: RawImage, rng: Rng | None = None) -> Array:
         return self.image.encode(raw, rng)
 
-    def encode_to_train(self, raw: Any, rng: Rng | None = None) -> Array:
+    def encode_to_train(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """As bytes, a quarter of the memory, unless normalized pixels are erased."""
         return self.image.encode(raw, rng) if self.image.erase else self.image.encode_bytes(raw, rng)
 
-    def encode_all(self, items: Sequence[Any]) -> list[Array]:
+    def encode_all(self, items: Sequence[RawImage]) -> list[Array]:
         return self.image.encode_all(items)
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
@@ -119,7 +121,7 @@ class SoundSide(ItemSide):
     def changes_raw(self) -> bool:  # type: ignore[override]
         return self.sound.augments_samples
 
-    def encode(self, raw: Any, rng: Rng | None = None) -> Array:
+    def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
         return self.sound.encode(raw, rng)
 
     def augment(self, encoded: Array, rng: Rng) -> Array:
@@ -197,7 +199,7 @@ class ContrastiveDataset(Dataset):
             super()._keep(index, item)
 
 
-def content_number(raw: Any, index: int) -> int:
+def content_number(raw: "RawImage | RawSound", index: int) -> int:
     """A number that is equal for equal texts, paths and bytes; for other objects in memory, the example's index."""
     if isinstance(raw, str | PathLike):
         content = " ".join(fspath(raw).split()).encode("utf-8", "surrogateescape")

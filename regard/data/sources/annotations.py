@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ...errors import UserError
+from ...files import JsonObject
 from ..files.open import ARCHIVE_ERRORS, archive_error, matching_files, open_decompressed, plain_suffix
 from ..files.trees import FileTree
 from .boxes import Annotation, ImageFiles
@@ -63,7 +64,7 @@ def _known_image(annotation: Any, image_ids: Collection[Any], path: Path, place:
     return image
 
 
-def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "categories")) -> dict[str, Any]:
+def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "categories")) -> JsonObject:
     """The object in a file of COCO annotations. It must have the expected lists."""
     try:
         with open_decompressed(path) as file:

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ...config.data.images import DetectData
 from ...errors import UserError
-from ...processors.image.read import FileBytes, image_name, image_problem, image_size, open_image
+from ...processors.image.read import FileBytes, RawImage, image_name, image_problem, image_size, open_image
 from ...processors.labels import LabelSet, sorted_labels
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
@@ -19,6 +19,9 @@ from ..files.trees import FileTree, is_archive, open_tree
 from ..source import Source
 from .holdout import Subset
 from .images import SKIP_HINT, is_image_name
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class Objects(NamedTuple):
@@ -57,10 +60,13 @@ class StoredImage:
         return f"{PurePosixPath(self.name).name} {self.tree.digest(self.name)}"
 
 
+ExampleImage: TypeAlias = "StoredImage | RawImage"
+
+
 class Annotation(NamedTuple):
     """An image and its objects as a file gives them."""
 
-    image: Any  # StoredImage, or raw
+    image: ExampleImage
     place: str  # file and id, for messages
     number: int  # the id of the image
     size: tuple[int, int] | None  # width and height, if the file has them
@@ -86,7 +92,8 @@ class BoxSource(BoxData):
         categories: Mapping[str, int] | None = None,
         invalid: str = "refuse",
     ) -> None:
-        self.name, self.images, self.objects, self.places = name, list[Any](), list[Objects](), list[str]()
+        self.name, self.objects, self.places = name, list[Objects](), list[str]()
+        self.images: list[ExampleImage] = []
         self.counts = dict.fromkeys(("examples", *FACTS), 0)
         for annotation in annotations:
             if not (problem := _problem(annotation, thorough=invalid == "skip")):
@@ -125,7 +132,7 @@ class BoxSource(BoxData):
     def __len__(self) -> int:
         return len(self.images)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[ExampleImage, Objects]:
         return self.images[index], self.objects[index]
 
     def location(self, index: int) -> str:
@@ -169,16 +176,16 @@ def _problem(annotation: Annotation, thorough: bool) -> str:
     )
 
 
-def load_image(image: Any) -> Any:
+def load_image(image: ExampleImage) -> "Image.Image":
     """The upright RGB image of an example."""
     return open_image(_named_bytes(image))
 
 
-def _named_bytes(image: Any) -> Any:
+def _named_bytes(image: ExampleImage) -> RawImage:
     return FileBytes(image.read(), str(image)) if isinstance(image, StoredImage) else image
 
 
-def image_digest(image: Any) -> bytes:
+def image_digest(image: ExampleImage) -> bytes:
     """A hash of the content of an image."""
     if isinstance(image, StoredImage):
         return image.digest().encode()

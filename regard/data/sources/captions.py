@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,8 +99,9 @@ class CellImage:
     table: TableSource
     index: int
 
-    def read(self) -> Any:
-        return self.table.item(self.index)[0].value
+    def read(self) -> RawImage:
+        image: RawImage = self.table.item(self.index)[0].value
+        return image
 
     def digest(self) -> str:
         digest: str = self.table.item(self.index)[0].digest()
@@ -120,7 +121,7 @@ def _open_table(pattern: str, data: CaptionData | NamedImages) -> TableSource:
     table = open_table([pattern], column_rule(data, (PATH, CAPTION)), data.format, data.invalid)
     for row in np.flatnonzero(table.statuses() == BLANK).tolist():
         image, caption = table.item(row)
-        if not caption and (isinstance(image, MediaValue) or image.strip()) and data.invalid != "skip":
+        if not caption and (not isinstance(image, str) or image.strip()) and data.invalid != "skip":
             raise _no_caption(table.location(row))
     return TableSource(table)
 
@@ -210,11 +211,14 @@ class CaptionedImages(MediaSource):
     def __len__(self) -> int:
         return len(self.groups)
 
-    def item(self, index: int) -> tuple[Any, ...]:
-        return _content(self.groups[index][0].image), self.field(index, 1)
+    def item(self, index: int) -> tuple[RawImage, str]:
+        return _content(self.groups[index][0].image), self._captions(index)
 
-    def field(self, index: int, field: int) -> Any:
-        return "\t".join(record.captions for record in self.groups[index]) if field == 1 else self.item(index)[field]
+    def field(self, index: int, field: int) -> "RawImage | str":
+        return self._captions(index) if field == 1 else self.item(index)[field]
+
+    def _captions(self, index: int) -> str:
+        return "\t".join(record.captions for record in self.groups[index])
 
     def location(self, index: int) -> str:
         return self.groups[index][0].place
@@ -228,7 +232,7 @@ class CaptionedImages(MediaSource):
         for index, group in enumerate(self.groups):
             image = group[0].image
             content = f"{image.name} {image.stat().st_size}" if isinstance(image, Path) else image.digest()
-            state.update(f"{content}\0{self.field(index, 1)}\0".encode())
+            state.update(f"{content}\0{self._captions(index)}\0".encode())
         return state.hexdigest()
 
     def report(self) -> list[str]:
@@ -236,7 +240,7 @@ class CaptionedImages(MediaSource):
             "uncaptioned": "images have no caption and were left out",
             "missing": "captions name an image that is missing and were left out (data.invalid=skip)",
         }
-        several = sum(len(split_references(self.field(index, 1))) for index in range(len(self)))
+        several = sum(len(split_references(self._captions(index))) for index in range(len(self)))
         facts = [f"{several:,} captions of {len(self):,} images"] if several > len(self) else []
         facts += [f"{self.counts[key]:,} {why}" for key, why in reasons.items() if self.counts.get(key)]
         return self.facts + facts + super().report()
@@ -271,13 +275,17 @@ class CaptionPairs(Source):
     def __len__(self) -> int:
         return len(self.images)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[RawImage, str]:
         image, captions = self.examples[int(self.images[index])]
         return image, captions.split("\t")[self.numbers[index]]
 
-    def field(self, index: int, field: int) -> Any:
-        value = self.examples.field(int(self.images[index]), field)
-        return value.split("\t")[self.numbers[index]] if field == 1 else value
+    def field(self, index: int, field: int) -> "RawImage | str":
+        image = int(self.images[index])
+        if field != 1:
+            raw: RawImage = self.examples.field(image, field)
+            return raw
+        captions = self.examples.text(image, 1).split("\t")
+        return captions[int(self.numbers[index])]
 
     def location(self, index: int) -> str:
         """The place of the caption, where it is known; else that of the image."""

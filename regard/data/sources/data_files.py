@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...config.data.base import Data, DataFiles
+from ...config.merge import Settings
 from ...errors import UserError
 from ..files.in_memory import InMemory, is_indexable, type_name
 
@@ -47,7 +48,7 @@ def _file_names(names: Any) -> Any:
     return fspath(names) if isinstance(names, PathLike) else names
 
 
-def with_data(settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_data(settings: Settings) -> Settings:
     """Convert data in settings, under `data` or a dotted key such as `data.train`, to data files."""
     changed = dict(settings)
     for key, value in settings.items():

@@ -16,6 +16,7 @@ from ...errors import UserError
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK, INVALID, add_file_state
 from ..files.open import ARCHIVE_ERRORS, BOM, archive_error, missing_file, open_decompressed, open_text, text_error
+from ..tables.cells import Row
 from ..tables.columns import TEXT, ColumnRule
 from ..tables.line_table import JsonParser
 from ..tables.open import column_rule, file_format, open_table
@@ -176,7 +177,13 @@ class Documents:
         self.counts["empty"] += int((statuses == BLANK).sum())
         self.counts["lines"] += int((statuses == INVALID).sum())
         for index in (statuses == 0).nonzero()[0].tolist():
-            yield table.item(index)[0], True
+            yield _text_of(table.item(index)), True
+
+
+def _text_of(row: Row) -> str:
+    (text,) = row
+    assert isinstance(text, str)
+    return text
 
 
 class ByteBlock(NamedTuple):
@@ -250,7 +257,7 @@ class DocumentReader:
             if blank:
                 self.counts["empty"] += 1
             else:
-                yield parser.row(0, line)[0], True
+                yield _text_of(parser.row(0, line)), True
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Every line that is valid text, with its number."""

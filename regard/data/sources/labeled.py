@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...config.data.texts import LabelData
 from ...errors import UserError
-from ..tables.cells import labels_value
+from ..tables.cells import Row, labels_value
 from ..tables.columns import (
     ANY_LABEL,
     FIRST_TEXT,
@@ -32,7 +32,7 @@ FEWEST_NUMBERS = 20  # this many different numbers, some with a fraction, are re
 class LabeledPairs(TableSource):
     """Pairs of texts. An example is (text, label, second text): the label is field 1, as for single texts."""
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Row:
         text, pair, label = super().item(index)
         return text, label, pair
 

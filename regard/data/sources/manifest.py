@@ -9,6 +9,7 @@ import numpy as np
 
 from ...config.data.mixed import MultitaskData
 from ...errors import UserError
+from ...files import JsonObject
 from ...processors.image.read import image_problem
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK, INVALID, VALID
@@ -18,7 +19,7 @@ from ..source import Source
 from ..tables.columns import MediaValue
 from ..tables.records import check_encodable, parse_object
 from .images import image_value, is_image_name
-from .media import join_examples, readable
+from .media import RawInput, join_examples, readable
 from .sounds import inspect_sound, is_sound_name, sound_value
 
 TEXT, IMAGE, AUDIO = "text", "image", "audio"
@@ -61,7 +62,7 @@ def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
         raise ValueError(f"no text under 'target'; expected what is written for the {modality}, as in {EXAMPLE}")
     if not isinstance(task, str) or not task.strip():
         raise ValueError(f"no text under 'task'; expected a tag such as {modality!r}, or no such key")
-    check_encodable([text for text in (value, target, task) if isinstance(text, str)])
+    check_encodable(tuple(text for text in (value, target, task) if isinstance(text, str)))
     return Line(SourceTag(modality, task.strip()), value, str(target).strip() if required else "")
 
 
@@ -78,7 +79,7 @@ class ManifestSource(Source):
         tags, lengths = [tag for _, tag, _ in checked], np.array([seconds for _, _, seconds in checked])
         short = usable[lengths[usable] <= data.max_seconds] if len(usable) else usable
         self.rows, self.lengths = self.rows[short], lengths[short] if len(short) else np.zeros(0)
-        self.tags = [tags[number] for number in short.tolist()]
+        self.tags: list[SourceTag] = [tags[number] for number in short.tolist()]
         self.counts = {
             "examples": len(short),
             "unreadable": len(checked) - len(usable),
@@ -100,12 +101,16 @@ class ManifestSource(Source):
         """Identifies the lines."""
         raise NotImplementedError
 
-    def raw(self, row: int, line: Line) -> Any:
+    def raw(self, row: int, line: Line) -> RawInput:
         """The input as its processor reads it."""
+        raw: RawInput = line.value
         if line.tag.modality == TEXT:
-            return line.value
-        value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.modality](line.value)
-        return value.value if isinstance(value, MediaValue) else self.folder(row) / value
+            return raw
+        value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.modality](raw)
+        if isinstance(value, MediaValue):
+            raw = value.value
+            return raw
+        return self.folder(row) / value
 
     def _check(self, row: int, data: MultitaskData) -> tuple[str, SourceTag, float]:
         """The problem of a line's file or "", the tag of the line, and the length of a recording."""
@@ -125,15 +130,19 @@ class ManifestSource(Source):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[SourceTag, RawInput, str]:
         row = int(self.rows[index])
         line = self.line(row)
         return line.tag, self.raw(row, line), line.target
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> "SourceTag | RawInput":
         if field == 0:
             return self.tags[index]
-        return self.line(int(self.rows[index])).target if field == 2 else self.item(index)[field]
+        row = int(self.rows[index])
+        line = self.line(row)
+        if field == 2:
+            return line.target
+        return self.raw(row, line)
 
     def seconds(self, index: int) -> float:
         return float(self.lengths[index])
@@ -247,7 +256,7 @@ def modality_of_name(name: str) -> str | None:
     return IMAGE if is_image_name(name) else AUDIO if is_sound_name(name) else None
 
 
-def manifest_items(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def manifest_items(name: str) -> Iterator[tuple[str, JsonObject]]:
     """The inputs in a manifest, each with its place; targets are not needed."""
     lines = TextLines([name])
     folder = Path(name).expanduser().parent

@@ -6,12 +6,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...errors import UserError
 from ...processors.base import FileBytes
+from ...processors.image.read import RawImage
+from ...processors.sound.read import RawSound
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
@@ -20,6 +22,7 @@ from ..tables.columns import ColumnRule, MediaValue
 from ..tables.open import SUFFIXES, open_table
 from ..tables.records import Table, TableSource
 
+RawInput: TypeAlias = "RawImage | RawSound"  # of any modality; a text is a str
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 
 
@@ -96,11 +99,11 @@ class TreeSource(MediaSource):
     def __len__(self) -> int:
         return len(self.files)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[Path | FileBytes, str]:
         name, text = self.files[index]
         return self.tree.content(name), text
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> Path | FileBytes | str:
         return self.files[index][1] if field == 1 else self.item(index)[field]
 
     def location(self, index: int) -> str:
@@ -136,17 +139,17 @@ class FileTable(TableSource, MediaSource):
         raw = self.item(index)[0]
         return str(raw) if isinstance(raw, Path) else self.location(index)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[RawInput, str]:
         raw, text = super().item(index)
         if isinstance(raw, MediaValue):
             return raw.value, text
         return Path(RECORD.sub("", self.location(index))).parent / raw, text
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> RawInput:
         return TableSource.item(self, index)[field] if field == 1 else self.item(index)[field]
 
     def text(self, index: int, field: int) -> str:
-        text: str = self.field(index, field)
+        text: str = TableSource.item(self, index)[field]
         return text
 
     def fingerprint(self) -> str:

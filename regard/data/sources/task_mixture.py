@@ -3,7 +3,6 @@
 import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from ...config.merge import one_of
 from ...errors import UserError
 from ..source import LazySequence, Source
 from .manifest import TEXT, SourceTag
+from .media import RawInput
 from .mixture import weighted_order
 
 
@@ -41,11 +41,11 @@ class TaggedSource(Source):
         tag, examples = self.sources[number]
         return tag, examples, index - self.ends[number] + len(examples)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[SourceTag, RawInput, str]:
         tag, examples, inner = self._find(index)
         return tag, *examples.item(inner)
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> "SourceTag | RawInput":
         tag, examples, inner = self._find(index)
         return examples.field(inner, field - 1) if field else tag
 
@@ -96,10 +96,10 @@ class TaskMixture(Source):
     def __len__(self) -> int:
         return len(self.tags)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[SourceTag, RawInput, str]:
         return self.examples.item(index)
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> "SourceTag | RawInput":
         return self.tags[index] if field == 0 else self.examples.field(index, field)
 
     def seconds(self, index: int) -> float:
@@ -144,8 +144,7 @@ class MixtureTexts(LazySequence[str]):
 
     def item(self, index: int) -> str:
         rest = index - len(self.mixture)
-        text: str = self.mixture.field(index, 2) if rest < 0 else self.mixture.field(self.sources[rest], 1)
-        return text
+        return self.mixture.text(index, 2) if rest < 0 else self.mixture.text(self.sources[rest], 1)
 
 
 class ModalitySource(Source):
@@ -158,15 +157,15 @@ class ModalitySource(Source):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[RawInput, TaggedText]:
         tag, raw, target = self.mixture.item(int(self.indices[index]))
         return raw, TaggedText(target, tag.task)
 
-    def field(self, index: int, field: int) -> Any:
+    def field(self, index: int, field: int) -> RawInput:
         if field != 1:
             return self.item(index)[field]
         place = int(self.indices[index])
-        return TaggedText(self.mixture.field(place, 2), self.mixture.tags[place].task)
+        return TaggedText(self.mixture.text(place, 2), self.mixture.tags[place].task)
 
     def seconds(self, index: int) -> float:
         return self.mixture.seconds(int(self.indices[index]))

@@ -21,6 +21,7 @@ from .columns import is_media, is_missing
 from .records import check_names
 
 if TYPE_CHECKING:
+    import datasets
     import pyarrow
 
 SPOOLED_ROWS = 10_000  # records that are written together
@@ -47,7 +48,7 @@ class ArrowColumn(LazySequence[Any]):
         return self.values[index].as_py()
 
 
-def read_arrow_file(path: Path) -> Any:
+def read_arrow_file(path: Path) -> "pyarrow.Table":
     """The Arrow table in a Parquet or Arrow file."""
     pa = _import_arrow(str(path))
     try:
@@ -67,7 +68,9 @@ def read_arrow_file(path: Path) -> Any:
         raise UserError(f"{path} cannot be read: {error.strerror or error}; check its name and content") from error
 
 
-def arrow_columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Sequence[str]]]:
+def arrow_columns(
+    data: "pyarrow.Table | datasets.Dataset",
+) -> tuple[dict[str, ArrowColumn], Mapping[str, Sequence[str]]]:
     """The columns of an Arrow table or a Hugging Face data set, and the names of integer labels by column."""
     features: Any = {}
     if hasattr(data, "features"):  # a Hugging Face data set

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +14,10 @@ class MediaValue:
 
     value: Any
     digest: Callable[[], str]
+
+
+FieldValue: TypeAlias = str | tuple[str, ...] | MediaValue  # what a task reads of a cell
+Row: TypeAlias = tuple[FieldValue, ...]
 
 
 def is_media(fields: Iterable[str]) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ...errors import UserError
+from .cells import FieldValue, Row, any_label_value, labels_value, number_value, tags_value, text_value, words_value
 from .cells import MediaValue as MediaValue
-from .cells import any_label_value, labels_value, number_value, tags_value, text_value, words_value
 from .cells import is_media as is_media
 from .cells import is_missing as is_missing
 from .cells import label_value as label_value
@@ -16,7 +16,7 @@ MAX_NAME = 40  # characters of a column name; a longer cell is text
 TRANSLATION = "translation."  # as Hugging Face names the columns of a pair
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")  # en, pt-BR
 
-Convert = Callable[[object, Sequence[str]], Any]  # (cell, label names) -> value; a ValueError says what is there
+Convert = Callable[[object, Sequence[str]], FieldValue]  # (cell, label names) -> value; a ValueError says what is there
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ColumnRule:
         return [role.name for role in self.roles]
 
     @property
-    def blank(self) -> tuple[Any, ...]:
+    def blank(self) -> Row:
         """The fields of an example without content."""
         return tuple(role.convert(None, ()) for role in self.roles)
 
@@ -279,19 +279,21 @@ class ColumnRule:
         parts = ", ".join(f"{word} is column {choice.names[index]}" for word, index in chosen if index is not None)
         return f"{parts} (of {', '.join(choice.names)})" if choice.header else f"{parts} (no header)"
 
-    def row(self, cells: Sequence[object]) -> tuple[Any, ...]:
+    def row(self, cells: Sequence[object]) -> Row:
         """The fields of an example from the cells of the chosen columns."""
         if len(cells) == len(self.roles):
             try:
                 return tuple([role.convert(cell, self.names) for role, cell in zip(self.roles, cells, strict=True)])
             except ValueError:
                 pass  # the code below adds the name of the column
-        values = [self._value(role, cell) for role, cell in zip(self.roles, cells[: len(self.roles)], strict=True)]
+        values: list[Any] = [
+            self._value(role, cell) for role, cell in zip(self.roles, cells[: len(self.roles)], strict=True)
+        ]
         if more := [text for cell in cells[len(self.roles) :] if (text := text_value(cell)).strip()]:
             values[-1] = "\t".join([values[-1], *more] if values[-1].strip() else more)
         return tuple(values)
 
-    def _value(self, role: Role, cell: object) -> Any:
+    def _value(self, role: Role, cell: object) -> FieldValue:
         try:
             return role.convert(cell, self.names)
         except ValueError as error:

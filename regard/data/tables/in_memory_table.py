@@ -64,7 +64,7 @@ def _choose_cells(rows: Sequence[Any], rule: ColumnRule) -> _Chosen:
 
 
 def _choose_columns(
-    columns: dict[str, Sequence[Any]], labels: Mapping[str, Sequence[str]], rule: ColumnRule
+    columns: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[str]], rule: ColumnRule
 ) -> _Chosen:
     """Of columns by name; `labels` has the names of integer labels by column."""
     columns = _flatten(columns)
@@ -90,7 +90,7 @@ def _by_number(rule: ColumnRule, count: int) -> Choice:
         raise UserError(f"{error}; give a value for each of {', '.join(rule.words[: rule.needed])}") from error
 
 
-def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+def _flatten(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     """Columns of dicts, as in {"translation": {"en": …, "de": …}}, become `translation.en` and `translation.de`."""
     flat: dict[str, Sequence[Any]] = {}
     for name, column in columns.items():
@@ -104,7 +104,7 @@ def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     return flat
 
 
-def _columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Sequence[str]]]:
+def _columns(data: Any) -> tuple[Mapping[str, Sequence[Any]], Mapping[str, Sequence[str]]]:
     """The columns of a frame by name, and the names of integer labels by column."""
     if isinstance(data, Mapping):
         return {str(name): column for name, column in data.items()}, {}

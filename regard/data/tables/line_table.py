@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ...errors import UserError
 from ..files.line_index import BLANK, HEADER, INVALID, VALID
 from ..files.lines import TextLines
+from .cells import Row
 from .columns import LANGUAGE, Choice, ColumnRule
 from .records import Table, check_encodable, parse_object, record_cells, record_names, row_status
 
@@ -30,7 +30,7 @@ class ParallelLines(Table):
     def __len__(self) -> int:
         return len(self.lines[0])
 
-    def item(self, index: int) -> tuple[str, ...]:
+    def item(self, index: int) -> Row:
         return tuple(file[index] for file in self.lines)
 
     def statuses(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class LineTable(ParallelLines):
     def has_header(self) -> bool:  # type: ignore[override]
         return all(choice.header for choice in self.parser.choices.values())
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Row:
         file, _ = self.lines[0].locate(index)
         return self.parser.row(file, self.lines[0][index])
 
@@ -108,7 +108,7 @@ class LineParser(ABC):
     def record(self, choice: Choice, text: str) -> dict[str, object]:
         """All cells by the names of their columns."""
 
-    def row(self, file: int, text: str) -> tuple[Any, ...]:
+    def row(self, file: int, text: str) -> Row:
         if file not in self.choices or not text or text.isspace():
             return self.rule.blank
         return self.rule.row(self.cells(self.choices[file], text))

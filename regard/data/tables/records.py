@@ -14,12 +14,13 @@ from ...errors import UserError
 from ..files.line_index import BLANK, INVALID, VALID
 from ..files.open import text_error
 from ..source import LazySequence, Source
+from .cells import Row
 from .columns import Choice, ColumnRule, MediaValue, is_media
 
 SKIP_HINT = "correct it, or set data.invalid=skip to leave such records out"
 
 
-class Table(LazySequence[tuple[Any, ...]]):
+class Table(LazySequence[Row]):
     """Records in order. An item has the fields of an example; statuses mark the valid records."""
 
     name: str
@@ -92,7 +93,7 @@ class TableSource(Source):
         return self.table.facts() + super().report()
 
 
-def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
+def row_status(row: Row, rule: ColumnRule) -> int:
     """VALID or, if a required field is empty, BLANK. A ValueError says what is wrong with the record."""
     whole = True
     for role, field in zip(rule.roles[: rule.needed], row, strict=False):
@@ -105,17 +106,18 @@ def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
     return VALID if whole else BLANK
 
 
-def _lists_status(fields: Sequence[Any], rule: ColumnRule) -> int:
+def _lists_status(fields: Row, rule: ColumnRule) -> int:
     lists = [field for field in fields if not isinstance(field, str | MediaValue)]
     if len({len(field) for field in lists}) > 1:
-        counts = [f"{len(field)} {word}" for field, word in zip(fields, rule.words, strict=False)]
+        named = zip(fields, rule.words, strict=False)
+        counts = [f"{len(field)} {word}" for field, word in named if not isinstance(field, MediaValue)]
         raise ValueError(f"{' and '.join(counts)}; expected equally many")
     if not all(word.strip() for field in lists for word in field):
         raise ValueError("an empty word or tag")
     return VALID if all(field.strip() if isinstance(field, str) else field for field in fields) else BLANK
 
 
-def check_encodable(row: Sequence[Any]) -> None:
+def check_encodable(row: Row) -> None:
     """Raise a ValueError for texts that UTF-8 files cannot contain."""
     for field in row:
         for text in (field,) if isinstance(field, str) else () if isinstance(field, MediaValue) else field:
@@ -191,7 +193,7 @@ class ColumnTable(Table):
     def __len__(self) -> int:
         return self.size
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Row:
         return self.rule.row(self.cells(index))
 
     def statuses(self) -> np.ndarray:
@@ -243,7 +245,7 @@ class Concatenated(Table):
         number = bisect.bisect_right(self.starts, index) - 1
         return self.tables[number], index - self.starts[number]
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Row:
         table, inner = self._find(index)
         return table.item(inner)
 

@@ -6,7 +6,7 @@ every row has its own limit, and finished rows are dropped from the batch while 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class SearchCache(Protocol):
 class OpenCache(SearchCache, Protocol):
     """A cache whose rows come and go: the cache of an open batch."""
 
-    def put(self, rows: Tensor, other: Any, origin: Tensor) -> None:
+    def put(self, rows: Tensor, other: Self, origin: Tensor) -> None:
         """Copy the rows of another cache into some of its own."""
 
     def rebound(self, tokens: int) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
+from ...files import JsonMapping
 from ...processors.text.tokenizers import Tokenizer
 from .constrained_beam import Phrase, RequiredPhrases, required_phrases
 from .filters import NO_TOKEN, Filter, FirstToken, Forbid
@@ -170,7 +171,7 @@ class ConstraintRequest(NamedTuple):
 
 
 def parse_constraints(
-    count: int, decode: Mapping[str, Any], resolve: Callable[[Mapping[str, object]], Settings]
+    count: int, decode: JsonMapping, resolve: Callable[[Mapping[str, object]], Settings]
 ) -> tuple[list[ConstraintRequest], Settings]:
     """The constraints of each text, and the settings that `resolve` returns for decode.*.
 

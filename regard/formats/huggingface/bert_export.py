@@ -7,7 +7,8 @@ BERT's [CLS] and [SEP], around every text.
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 import torch
 from safetensors.torch import save
@@ -139,7 +140,7 @@ def check(predictor: EncoderSource, draft: Path, precision: str) -> str:
     return check_folder(EncoderSample(predictor), folder, draft, architecture(predictor.run.model))
 
 
-def check_folder(sample: "EncoderSample", folder: EncoderFolder, draft: Path, name: str, **arguments: Any) -> str:
+def check_folder(sample: "EncoderSample", folder: EncoderFolder, draft: Path, name: str, **arguments: Tensor) -> str:
     """`name` is the class of transformers, `arguments` are passed to its model."""
     sample.compare_tokens("the folder", folder.tokenizer.encode(sample.texts))
     difference = sample.compare("the folder", sample.outputs(folder.model))
@@ -195,7 +196,9 @@ class EncoderSample:
 
 
 @torch.no_grad()
-def transformers_outputs(sample: EncoderSample, draft: Path, hf: Any, name: str, **arguments: Any) -> list[Tensor]:
+def transformers_outputs(
+    sample: EncoderSample, draft: Path, hf: ModuleType, name: str, **arguments: Tensor
+) -> list[Tensor]:
     """The outputs of transformers' class `name` for the sample; the tokens are compared on the way."""
     model, tokenizer = getattr(hf, name).from_pretrained(draft).eval(), hf.AutoTokenizer.from_pretrained(draft)
     ids = tokenizer(sample.texts, split_special_tokens=True).input_ids

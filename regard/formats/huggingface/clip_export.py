@@ -113,7 +113,7 @@ def write_clip_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids
     numbers = [(name, backend.token_to_id(name)) for name in dict.fromkeys((start, end))]
     backend.post_processor = processors.TemplateProcessing(single=f"{start} $A {end}", special_tokens=numbers)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
-    about = {
+    about: JsonObject = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **control,
         "split_special_tokens": True,

@@ -6,15 +6,17 @@ field of ours is named by its dotted path below `model`, such as `attention.drop
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from ...files import JsonMapping, JsonObject
+from ...config.types import Base
+from ...files import Json, JsonMapping, JsonObject
 
+Value = TypeVar("Value")
 REQUIRED: Any = object()  # the default of a key that every config.json of this type has
 _ABSENT: Any = object()
 
 
-def identity(value: Any) -> Any:
+def identity(value: Value) -> Value:
     """The value itself."""
     return value
 
@@ -95,7 +97,7 @@ class ConfigTable:
                 set_path(ours, row.ours, row.read(present(theirs, row.theirs, row.default)))
         return ours
 
-    def write(self, c: Any) -> JsonObject:
+    def write(self, c: Base) -> JsonObject:
         """The keys of config.json that describe our Config."""
         theirs: JsonObject = {}
         for row in self.rows:
@@ -107,7 +109,7 @@ class ConfigTable:
                 theirs[row.theirs] = row.value
         return theirs
 
-    def unsupported(self, c: Any) -> list[str]:
+    def unsupported(self, c: Base) -> list[str]:
         """Settings of ours that their model cannot have, each as `model.key=value (expected …)`."""
         refusals = []
         for row in self.rows:
@@ -129,10 +131,10 @@ def present(theirs: JsonMapping, key: str, default: Any = REQUIRED) -> Any:
     return default
 
 
-def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:
+def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[str], str]]:
     """Converters of a Field whose values have other names on their side; `table` maps theirs to ours."""
 
-    def read(value: Any) -> str:
+    def read(value: str) -> str:
         if value not in table:
             raise ValueError(f"{theirs} is {json_text(value)}; expected one of {', '.join(table)}")
         return table[value]
@@ -140,12 +142,12 @@ def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[Any], A
     return {"read": read, "write": {ours: name for name, ours in reversed(list(table.items()))}.__getitem__}
 
 
-def json_text(value: Any) -> str:
+def json_text(value: Json) -> str:
     """A value as config.json spells it, with strings in single quotes as elsewhere in our messages."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def set_path(values: JsonObject, path: str, value: Any) -> None:
+def set_path(values: JsonObject, path: str, value: Json) -> None:
     """Set a value by its dotted path in nested dicts."""
     *groups, name = path.split(".")
     for group in groups:
@@ -153,10 +155,11 @@ def set_path(values: JsonObject, path: str, value: Any) -> None:
     values[name] = value
 
 
-def get_path(c: Any, path: str, default: Any = _ABSENT) -> Any:
+def get_path(c: Base, path: str, default: Any = _ABSENT) -> Any:
     """A field of a Config by its dotted path; `default` where a slot of another kind does not have it."""
+    value: Any = c
     for name in path.split("."):
-        c = getattr(c, name, default) if default is not _ABSENT else getattr(c, name)
-        if c is default:
+        value = getattr(value, name, default) if default is not _ABSENT else getattr(value, name)
+        if value is default:
             return default
-    return c
+    return value

@@ -202,7 +202,7 @@ def write(predictor: "DetectPredictor", draft: Path, precision: str) -> None:
     """Write everything in the folder except its README."""
     c, labels = predictor.run.model, predictor.labels
     draft.mkdir()
-    maps = {
+    maps: JsonObject = {
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
     }

@@ -14,7 +14,7 @@ from ...errors import UserError
 from ...families import transformer
 from ...files import JsonMapping, JsonObject, read_json
 from ...processors.text.external import MarianTokenizer, sentencepiece_processor
-from ...processors.text.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
+from ...processors.text.tokenizers import Tokenizer, load_tokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
@@ -166,7 +166,7 @@ def _sentencepiece(path: Path, name: str) -> Any:
         raise UserError(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 
 
-def _regard_tokenizers(path: Path, config: JsonMapping) -> tuple[TrainedTokenizer, TrainedTokenizer]:
+def _regard_tokenizers(path: Path, config: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     source = load_tokenizer(path / TOKENIZER_FILE)
     shared = config.get("share_encoder_decoder_embeddings", True)
     target = source if shared else load_tokenizer(path / TARGET_TOKENIZER_FILE)

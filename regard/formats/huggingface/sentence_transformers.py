@@ -1,12 +1,13 @@
 """sentence-transformers folders: how the token states of a BERT become one vector per text."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import normalizers
 
 from ...errors import UserError
-from ...files import read_json
+from ...files import Json, read_json
 from ...parts.pooling import Pooling
 from ...processors.text.tokenizers import TrainedTokenizer
 from .vocabularies import tokenizer_settings
@@ -30,7 +31,7 @@ def read_modules(path: Path) -> SentenceModules:
     if not file.is_file():
         return SentenceModules(path)
     try:
-        modules = [(str(module["type"]), str(module["path"])) for module in read_json(file, list)]
+        modules = [_read_module(module) for module in read_json(file, list)]
     except (TypeError, KeyError) as error:
         raise UserError(f"{file} is no list of modules with type and path; fetch it again") from error
     folders = {module_type.rpartition(".")[2]: path / folder for module_type, folder in modules}
@@ -42,6 +43,12 @@ def read_modules(path: Path) -> SentenceModules:
     return SentenceModules(
         folders["Transformer"], read_pooling(folders["Pooling"] / "config.json"), "Normalize" in folders
     )
+
+
+def _read_module(module: Json) -> tuple[str, str]:
+    if not isinstance(module, Mapping):
+        raise TypeError("a module is not an object")
+    return str(module["type"]), str(module["path"])
 
 
 def read_pooling(file: Path) -> Pooling:

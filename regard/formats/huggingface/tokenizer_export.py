@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, processors
@@ -45,8 +45,13 @@ def write_marian_tokenizer(source: MarianTokenizer, target: MarianTokenizer, dra
     separate = source.vocab != target.vocab
     if separate:
         write_json(draft / "target_vocab.json", target.vocab)
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": max_length}
-    write_json(draft / "tokenizer_config.json", settings | {"clean_up_tokenization_spaces": False})
+    settings: JsonObject = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": separate,
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(draft / "tokenizer_config.json", settings)
 
 
 def has_target_folder(predictor: "TranslatePredictor") -> bool:
@@ -84,7 +89,7 @@ def portable_tokenizer(tokenizer: TrainedTokenizer, add_end: bool = True) -> Bac
     return backend
 
 
-def decode_around_symbols(decoder: Any, symbols: list[str]) -> Any:
+def decode_around_symbols(decoder: decoders.Decoder, symbols: list[str]) -> decoders.Decoder:
     """A decoder that treats the text between symbols as separate texts, as our tokenizers do."""
     table = byte_letters()
     spelled = {symbol: "".join(table[byte] for byte in symbol.encode()) for symbol in symbols if not symbol.isascii()}

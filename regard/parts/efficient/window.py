@@ -1,7 +1,7 @@
 """Longformer's window (2004.05150): attention to nearby tokens, and a few global positions."""
 
 from itertools import cycle
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
 from .. import flex
-from ..attention import Attention
+from ..attention import Attention, Projections
 from ..cache.base import CacheLayout, LayerCache, LayoutSpec
 from ..cache.slots import RollingCache, RollingLayout, SlotLayout
 from ..kernels import Kernel, SoftmaxKernel
@@ -256,13 +256,12 @@ class WindowKernel(Kernel):
 
 def expand_rows(mask: Mask, q: Tensor) -> Mask:
     """The mask with one row per row of the batch in every tensor. FlexAttention indexes them and does not broadcast."""
-    tensors = {name: value for name, value in mask.fields().items() if isinstance(value, Tensor)}
-    return mask.replace(**{name: value.expand(len(q), *value.shape[1:]) for name, value in tensors.items()})
+    return mask.replace(**{name: value.expand(len(q), *value.shape[1:]) for name, value in mask.tensors().items()})
 
 
 def visible_in_blocks(mask: Mask, some: slice, queries: int) -> Tensor:
     """The visibility in some blocks, (blocks, queries, keys); `mask` has one row per block."""
-    part = mask.replace(**{name: value[some] for name, value in mask.fields().items() if isinstance(value, Tensor)})
+    part = mask.replace(**{name: value[some] for name, value in mask.tensors().items()})
     assert part.key_positions is not None
     visible = part.visible(queries, part.key_positions.size(1))
     assert visible is not None
@@ -304,7 +303,13 @@ class GlobalAttention(SequenceMixer):
     causal = False
 
     def __init__(
-        self, width: int, heads: int, radius: int, leading_globals: int, dilation: int = 1, **linear: Any
+        self,
+        width: int,
+        heads: int,
+        radius: int,
+        leading_globals: int,
+        dilation: int = 1,
+        **linear: Unpack[Projections],
     ) -> None:
         super().__init__()
         self.leading_globals = leading_globals  # number of leading tokens that are global if the mask names none

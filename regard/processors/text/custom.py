@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from ...config.registry import Registry
 from ...errors import UserError
-from ...files import read_optional_json
+from ...files import JsonMapping, read_optional_json
 from .external import FolderTokenizer, write_tokenizer
 from .tokenizers import ROLES, SPECIALS, Tokenizer
 
@@ -143,7 +143,7 @@ def _size(custom: Any) -> int:
     raise UserError(f"the tokenizer {type(custom).__name__} does not tell its size; give it an attribute `size`")
 
 
-def load_custom(roles: Mapping[str, Any]) -> CustomTokenizer:
+def load_custom(roles: JsonMapping) -> CustomTokenizer:
     """The registered tokenizer of a run that was trained with a custom object."""
     name = str(roles["own"])
     if name not in TOKENIZERS:

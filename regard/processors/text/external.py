@@ -4,15 +4,15 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
 from ...errors import UserError
-from ...files import atomic_write
+from ...files import JsonMapping, JsonObject, atomic_write
 from .byte_fallback import decode_by_bytes, display_byte, has_byte_fallback, replace_invalid_bytes
-from .tokenizers import MASK, ROLES, byte_letters, refuse_surrogates
+from .tokenizers import MASK, ROLES, Tokenizer, byte_letters, refuse_surrogates
 
 SPACE = "▁"
 ENCODER, DECODER = "cutter", "joiner"  # the keys of the two sentencepiece models in the file of a MarianTokenizer
@@ -125,7 +125,7 @@ def sentencepiece_processor(model_file: str | None = None, model_proto: bytes | 
     return cast(SentencePiece, SentencePieceProcessor(model_file=model_file, model_proto=model_proto))
 
 
-def load_external(whole: dict[str, Any]) -> Any:
+def load_external(whole: JsonObject) -> Tokenizer:
     """The tokenizer that `save` wrote."""
     roles = whole.pop(ROLES)
     if "own" in roles:
@@ -143,7 +143,7 @@ def load_external(whole: dict[str, Any]) -> Any:
     return MarianTokenizer(encoder, decoder, whole["vocab"], roles)
 
 
-def write_tokenizer(path: Path, whole: dict[str, Any]) -> None:
+def write_tokenizer(path: Path, whole: JsonMapping) -> None:
     """Write the file of a tokenizer, atomically."""
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(whole, ensure_ascii=False) + "\n", encoding="utf-8")

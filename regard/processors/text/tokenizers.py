@@ -147,7 +147,7 @@ def refuse_surrogates(text: str) -> None:
         raise UserError(f"{text!r} is not valid Unicode: it holds half a surrogate pair; correct the text")
 
 
-def load_tokenizer(path: Path) -> Any:
+def load_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer that `save` wrote: a `TrainedTokenizer`, or an external one, whose file holds its control ids."""
     try:
         text = Path(path).read_text(encoding="utf-8")
