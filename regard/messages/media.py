@@ -5,7 +5,6 @@ can describe it. A server refuses files unless it was given the folders that it 
 """
 
 import base64
-import binascii
 import io
 import os
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ def _decode_base64(value: object) -> object:
         return value
     try:
         return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one; letters beyond ASCII give another
         raise ValueError(f"it is not base64 ({error})") from error
 
 

@@ -1,10 +1,11 @@
 """Running coroutines: each waits for a job, or for other coroutines that it gathers."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from .answer import Answer, Emit
+from .answer import Answer, CanceledError, Emit
 from .generator import Handle
 from .jobs import Gather, Job, Program
 
@@ -18,10 +19,12 @@ class Activity:
     __slots__ = (
         "answer",
         "children",
+        "cost",
         "handle",
         "index",
         "job",
         "limit",
+        "limits",
         "open",
         "parent",
         "program",
@@ -34,6 +37,7 @@ class Activity:
     ) -> None:
         self.program, self.answer, self.parent, self.index = program, answer, parent, index
         self.job: Job[Any] | None = None
+        self.cost, self.limits = 0, (0, 0)  # of its job
         self.handle: Handle | None = None  # of a search
         self.open = True
         self.rest: Iterator[tuple[int, Program[Any]]] | None = None  # gathered coroutines that have not begun
@@ -42,46 +46,36 @@ class Activity:
         self.limit = 0
 
 
+Reply: TypeAlias = tuple[Activity, Any, BaseException | None]
+
+
 class Activities:
     """All coroutines of an engine. `queue` gets one that waits for a job; `drop` gets one that was canceled."""
 
     def __init__(self, queue: Callable[[Activity], None], drop: Callable[[Activity], None]) -> None:
         self.queue, self.drop = queue, drop
         self.active: dict[Answer[Any], Activity] = {}
+        self.replies: deque[Reply] = deque()  # of coroutines that can go on; reading threads add theirs
         self.failures = 0  # requests that failed so far
 
     def begin(self, start: Start[Any], answer: Answer[Any]) -> None:
         """Start the coroutine of a request and run it to its first job."""
         try:
             program = start(answer.emit)
-        except Exception as error:
+        except BaseException as error:
             self.failures += 1
-            answer.finish(None, error)
+            answer.finish(None, as_exception(error))
+            if not isinstance(error, Exception):
+                raise
             return
         self.active[answer] = activity = Activity(program, answer)
-        self.resume(activity)
+        self._resume(activity)
 
-    def resume(self, activity: Activity, value: Any = None, error: BaseException | None = None) -> None:
-        """Give a coroutine its reply, or throw its error, and run it to its next job."""
-        if not activity.open:
-            return
-        activity.handle = None
-        try:
-            job = activity.program.send(value) if error is None else activity.program.throw(error)
-            if not isinstance(job, Job):
-                raise TypeError(f"a request awaited {job!r}; it can await only jobs of the engine")
-        except StopIteration as stop:
-            self._end(activity, stop.value, None)
-        except Exception as problem:
-            self._end(activity, None, problem)
-        else:
-            activity.job = job
-            if isinstance(job, Gather):
-                activity.rest, activity.children, activity.results = enumerate(job.programs), set(), {}
-                activity.limit = job.limit or 1 << 30
-                self._start_children(activity)
-            else:
-                self.queue(activity)
+    def deliver(self, replies: Iterable[Reply] = ()) -> None:
+        """Give coroutines their replies. After an interrupt the rest is delivered by the next call."""
+        self.replies.extend(replies)
+        while self.replies:
+            self._resume(*self.replies.popleft())
 
     def cancel(self, activity: Activity) -> None:
         """Close a coroutine and those that it gathers; their `finally` blocks run."""
@@ -96,8 +90,39 @@ class Activities:
         if activity.parent is None:
             self.active.pop(activity.answer, None)
 
+    def _resume(self, activity: Activity, value: Any = None, error: BaseException | None = None) -> None:
+        """Give a coroutine its reply, or throw its error, and run it to its next job."""
+        while activity.open:
+            activity.handle = None
+            try:
+                job = activity.program.send(value) if error is None else activity.program.throw(error)
+            except StopIteration as stop:
+                self._end(activity, stop.value, None)
+                return
+            except BaseException as problem:
+                self._end(activity, None, as_exception(problem))
+                if not isinstance(problem, Exception):
+                    raise
+                return
+            try:
+                self._wait_for(activity, job)
+                return
+            except Exception as problem:  # the job is wrong: the coroutine gets the error where it awaits it
+                error = problem
+
+    def _wait_for(self, activity: Activity, job: object) -> None:
+        if not isinstance(job, Job):
+            raise TypeError(f"a request awaited {job!r}; it can await only jobs of the engine")
+        activity.job = job
+        if isinstance(job, Gather):
+            activity.rest, activity.children, activity.results = enumerate(job.programs), set(), {}
+            activity.limit = job.limit or 1 << 30
+            self._start_children(activity)
+        else:
+            self.queue(activity)
+
     def _start_children(self, activity: Activity) -> None:
-        """Begin gathered coroutines up to the limit; resume the gathering one when all are done."""
+        """Begin gathered coroutines up to the limit; the gathering one goes on when all are done."""
         children, rest = activity.children, activity.rest
         if children is None or rest is None:
             return
@@ -106,18 +131,20 @@ class Activities:
             while activity.open and len(children) < activity.limit and (new := next(rest, None)) is not None:
                 child = Activity(new[1], activity.answer, activity, new[0])
                 children.add(child)
-                self.resume(child)
-        except Exception as error:  # of the iterator that makes the coroutines
-            self._fail(activity, error)
+                self._resume(child)
+        except BaseException as error:  # of the iterator that makes the coroutines
+            self._fail(activity, as_exception(error))
+            if not isinstance(error, Exception):
+                raise
             return
         if activity.children is not children:  # a child has failed meanwhile
             return
         activity.rest = rest
         if not children:
             results, activity.children, activity.rest = activity.results, None, None
-            self.resume(activity, [results[index] for index in sorted(results)])
+            self.replies.append((activity, [results[index] for index in sorted(results)], None))
 
-    def _end(self, activity: Activity, value: Any, error: BaseException | None) -> None:
+    def _end(self, activity: Activity, value: Any, error: Exception | None) -> None:
         activity.open = False
         parent = activity.parent
         if parent is None:
@@ -132,23 +159,37 @@ class Activities:
                 parent.results[activity.index] = value
                 self._start_children(parent)
 
-    def _fail(self, activity: Activity, error: BaseException) -> None:
+    def _fail(self, activity: Activity, error: Exception) -> None:
         """Cancel what a coroutine gathers and throw the error of one of them."""
-        children, activity.children, activity.rest = activity.children or set(), None, None
+        children, activity.children, activity.rest = activity.children, None, None
+        if children is None:  # it has failed already
+            return
         for child in children:
             self.cancel(child)
         close_unstarted(activity.job)
-        self.resume(activity, error=error)
+        self.replies.append((activity, None, error))
+
+
+def as_exception(error: BaseException) -> Exception:
+    """The error of a request for what its coroutine raised: an interrupt of one thread must not end another."""
+    if isinstance(error, Exception):
+        return error
+    canceled = CanceledError(f"the request was interrupted by {type(error).__name__}")
+    canceled.__cause__ = error
+    return canceled
 
 
 def close(program: Program[Any]) -> None:
-    """End a coroutine; its `finally` blocks run, and may not await."""
-    with suppress(RuntimeError):
+    """End a coroutine. Its `finally` blocks run; they may not await, and their errors have no one to go to."""
+    with suppress(Exception):
         program.close()
 
 
 def close_unstarted(job: Job[Any] | None) -> None:
     """End gathered coroutines that will not begin, so that Python does not warn about them."""
-    if isinstance(job, Gather) and isinstance(job.programs, list | tuple):
-        for program in job.programs:
+    if isinstance(job, Gather):
+        for program in job.programs if isinstance(job.programs, list | tuple) else ():
             close(program)
+        if isinstance(job.programs, Generator):
+            with suppress(Exception):
+                job.programs.close()

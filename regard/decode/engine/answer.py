@@ -1,9 +1,11 @@
 """The answer to a submitted request: parts of it while it runs, its result, its error, and cancellation."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from threading import RLock
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 NUMBERS = count()
+FINISHING = RLock()  # reentrant: the garbage collector may close a stream, which cancels its answer, at any time
 
 
 class EngineBusyError(Exception):
@@ -53,19 +56,17 @@ Emit: TypeAlias = Callable[[Delta], None]
 
 
 class Answer(Generic[R]):
-    """A submitted request. Threads may iterate, wait and cancel at the same time.
+    """A submitted request. One thread may iterate it while others wait for it or cancel it.
 
-    Without a serving thread, the thread of the caller steps the engine. An answer has no lock of its own, which would
-    cost 10 µs per request: waiting threads share the condition of the engine.
+    Without a serving thread, the thread of the caller steps the engine. An answer has no condition of its own, which
+    would cost 10 µs per request: waiting threads share that of the engine.
     """
 
-    __slots__ = ("_deltas", "_engine", "batch", "done", "error", "fail_fast", "number", "value")
+    __slots__ = ("_deltas", "_engine", "batch", "call", "done", "error", "number", "value")
 
-    def __init__(
-        self, engine: "Engine", stream: bool = False, batch: int | None = None, fail_fast: bool = False
-    ) -> None:
+    def __init__(self, engine: "Engine", stream: bool = False, batch: int | None = None, call: object = None) -> None:
         self.number, self._engine = next(NUMBERS), engine
-        self.fail_fast = fail_fast  # an error of its batch ends all requests of its call
+        self.call = call  # an error of a batch ends all requests of one call; None: only those that caused it
         self.batch = batch  # rows of its closed batches; None: as many as the model's context says
         self.value: R | None = None
         self.error: BaseException | None = None
@@ -77,17 +78,19 @@ class Answer(Generic[R]):
         """Where the coroutine of the request puts its parts; None: nobody reads them."""
         return None if self._deltas is None else self._deltas.append
 
-    def finish(self, value: R | None, error: BaseException | None = None) -> None:
-        """Called by the engine, once. `done` is set last: other threads read it without a lock."""
-        if not self.done:
+    def finish(self, value: R | None, error: BaseException | None = None) -> bool:
+        """Set the result or the error; False: it has one. `done` is set last: other threads read it without a lock."""
+        with FINISHING:
+            if self.done:
+                return False
             self.value, self.error = value, error
             self.done = True
+        return True
 
     def cancel(self, reason: str = "the request was canceled") -> None:
         """Give up the request. Its coroutine is closed before the next step and frees what it holds."""
-        if not self.done:
-            self.finish(None, CanceledError(reason))
-            self._engine.discard(self)
+        if self.finish(None, CanceledError(reason)):
+            self._engine.discard([self])
 
     def __iter__(self) -> Iterator[Delta]:
         """The parts, as they come; then the error, if there is one."""
@@ -100,19 +103,23 @@ class Answer(Generic[R]):
                 yield deltas.popleft()
             if done:
                 break
-            if self._engine.serving:
-                self._engine.wait(lambda: self.done or bool(deltas))
-            else:
+            if not self._engine.wait(lambda: self.done or bool(deltas)):
                 self._engine.step()
         if self.error is not None:
             raise self.error
 
     def result(self, seconds: float | None = None) -> R:
-        """The result; raises the error of this request. Without a serving thread it runs the engine."""
-        if self._engine.serving and not self._engine.wait(lambda: self.done, seconds):
-            raise TimeoutError(f"the request has no result after {seconds} seconds")
+        """The result; raises the error of this request. Without a serving thread it runs the engine.
+
+        After `seconds` it raises TimeoutError; the request goes on.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
         while not self.done:
-            self._engine.advance()
+            remaining = None if end is None else end - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise TimeoutError(f"the request has no result after {seconds} seconds")
+            if not self._engine.wait(lambda: self.done, remaining):
+                self._engine.advance()
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]  # `finish` has set it

@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from heapq import heappop, heappush
+from contextlib import suppress
+from heapq import heapify, heappop, heappush
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
-from .activity import Start
-from .answer import Answer, EngineBusyError
+from .activity import Start, as_exception, close
+from .answer import Answer, CanceledError, EngineBusyError
 from .generator import FairLock
 from .jobs import ModelContext
 from .scheduler import Scheduler
@@ -45,28 +46,31 @@ class Engine:
         self.context, self.window, self.max_waiting = context, window, max_waiting
         self.scheduler = Scheduler(context, rows, capacity, budget)
         self.activities = self.scheduler.activities
-        self.lock, self.wake = FairLock(), Condition()
+        self.lock = FairLock()  # of the thread that steps
+        self.wake = Condition()  # of the queues below; notified when the serving thread has something to do
         self.news = Condition()  # notified after every step of the serving thread
         self._waiting: deque[tuple[Start[Any], Answer[Any]]] = deque()
         self._canceled: deque[Answer[Any]] = deque()
         self._deadlines: list[tuple[float, int, Answer[Any]]] = []
         self._thread: Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
-        self.closed, self.steps = False, 0
+        self.serving = self.closed = False  # serving: a thread steps
+        self.steps = 0
 
     # --- requests ----------------------------------------------------------------------------------------------
 
     def submit(self, start: Start[R], stream: bool = True, seconds: float | None = None) -> Answer[R]:
         """Queue a request, which is canceled after `seconds`. Never waits for a step."""
-        if self.closed or len(self._waiting) >= self.max_waiting:
-            problem = "the engine is closed" if self.closed else f"{len(self._waiting)} requests wait; try again later"
-            raise EngineBusyError(problem)
         answer: Answer[R] = Answer(self, stream)
-        self._waiting.append((start, answer))
-        if seconds is not None:
-            with self.wake:
-                heappush(self._deadlines, (time.monotonic() + seconds, answer.number, answer))
-        self.notify()
+        with self.wake:
+            if self.closed:
+                raise EngineBusyError("the engine is closed; start it again")
+            if len(self._waiting) >= self.max_waiting:
+                raise EngineBusyError(f"{len(self._waiting)} requests wait; try again later")
+            self._waiting.append((start, answer))
+            if seconds is not None:
+                self._add_deadline(seconds, answer)
+            self.wake.notify_all()
         return answer
 
     def run(self, starts: Iterable[Start[R]], fail_fast: bool = False, batch: int | None = None) -> list[Answer[R]]:
@@ -76,18 +80,23 @@ class Engine:
         """
         answers: list[Answer[R]] = []
         running: deque[Answer[R]] = deque()
-        remaining, more = iter(starts), True
-        failures = -1  # look at the answers after the first round
+        new: deque[tuple[Start[R], Answer[R]]] = deque()
+        remaining, more, call = iter(starts), True, object() if fail_fast else None
+        failures = -1  # look at the answers after the first batch
         try:
             while more or running:
-                while more and len(self._waiting) + len(self.activities.active) < self.window:
+                while more and len(self.activities.active) + len(new) < self.window:
                     if (start := next(remaining, None)) is None:
                         more = False
-                        break
-                    answer: Answer[R] = Answer(self, batch=batch, fail_fast=fail_fast)
-                    answers.append(answer)
-                    running.append(answer)
-                    self._waiting.append((start, answer))
+                    else:
+                        answer: Answer[R] = Answer(self, batch=batch, call=call)
+                        new.append((start, answer))
+                        answers.append(answer)
+                        running.append(answer)
+                if new:
+                    with self.lock:
+                        while new:
+                            self.activities.begin(*new.popleft())
                 self.advance()
                 if fail_fast and self.activities.failures != failures:
                     failures = self.activities.failures
@@ -95,122 +104,200 @@ class Engine:
                 while running and running[0].done:
                     running.popleft()
         finally:  # also after an interrupt of the user
-            for answer in running:
-                answer.cancel()
+            self._cancel(running, "the call has ended with an error")
+            for start, _ in new:  # Python warns about coroutines that never begin
+                with suppress(Exception):
+                    close(start(None))
         return answers
 
-    def drain(self) -> None:
-        """Run until nothing is left: open batches to their end, the rest in closed ones."""
-        while self._waiting or self.activities.active:
-            self.advance()
-
     def advance(self) -> None:
-        """Offline: a step while an open batch runs, else closed batches of one stage. Beside a serving thread: wait."""
+        """Offline: a closed batch, and a step while an open batch runs. Beside a serving thread: wait for it."""
+        self._refuse_nested()
         if self.serving:
             self.notify()
             with self.news:
                 self.news.wait(0.005)
             return
         with self.lock:
-            if self.scheduler.open_pools:
-                self.step()
-            else:
+            streaming = bool(self.scheduler.open_pools)
+            if streaming:
+                self._step()
+            if self.scheduler.planned or not streaming:
                 self._admit()
-                self.scheduler.round()
+                self.scheduler.run_batch()
+            self._close_canceled()
 
     # --- steps -------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """Admit requests, run one pass of bounded cost and one token for every row. False: there was nothing to do."""
+        self._refuse_nested()
         with self.lock:
-            self.steps += 1
-            self._admit()
-            return self.scheduler.tick(self._readers) or bool(self._waiting)
+            return self._step()
+
+    def _step(self) -> bool:
+        self.steps += 1
+        self._admit()
+        busy = self.scheduler.tick(self._read if self.serving else None)
+        if not busy and self.scheduler.planned:  # by a thread that no longer runs them
+            self.scheduler.run_batch()
+            busy = True
+        self._close_canceled()
+        return busy
 
     def _admit(self) -> None:
-        """End requests that were canceled or are late; begin others as far as the window allows."""
-        active = self.activities.active
-        while self._deadlines and self._deadlines[0][0] < time.monotonic():
-            with self.wake:
-                late = heappop(self._deadlines)[2]
-            late.cancel("the deadline of the request has passed")
-        while self._canceled:
-            if (answer := self._canceled.popleft()) in active:
-                self.activities.cancel(active[answer])
-        while self._waiting and len(active) < self.window:
+        """Close requests that were canceled or are late; begin others as far as the window allows."""
+        late, now = list[Answer[Any]](), time.monotonic()
+        with self.wake:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                late.append(heappop(self._deadlines)[2])
+        self._cancel(late, "the deadline of the request has passed")
+        self._close_canceled()
+        while self._can_begin:
             start, answer = self._waiting.popleft()
             if not answer.done:
                 self.activities.begin(start, answer)
+
+    @property
+    def _can_begin(self) -> bool:
+        return bool(self._waiting) and len(self.activities.active) < self.window
+
+    def _close_canceled(self) -> None:
+        """Close the coroutines of canceled answers."""
+        active, waiting = self.activities.active, False
+        while self._canceled:
+            if (activity := active.get(self._canceled.popleft())) is None:
+                waiting = True
+            else:
+                self.activities.cancel(activity)
+        if waiting:
+            with self.wake:
+                self._waiting = deque(entry for entry in self._waiting if not entry[1].done)
+        if not active:
+            self.scheduler.forget()
+
+    def _cancel(self, answers: Iterable[Answer[Any]], reason: str) -> None:
+        if canceled := [answer for answer in answers if answer.finish(None, CanceledError(reason))]:
+            self.discard(canceled)
+
+    def _refuse_nested(self) -> None:
+        """A coroutine or a job that waited for its own engine would wait forever."""
+        if self.lock.held:
+            raise RuntimeError("a request cannot run others of its engine; let it await their jobs")
 
     # --- a server ----------------------------------------------------------------------------------------------
 
     def start(self) -> "Engine":
         """Step in a thread from now on; inputs are read in threads of their own."""
-        self._readers = ThreadPoolExecutor(READERS, "regard-read")
-        self._thread = Thread(target=self._serve, name="regard-engine", daemon=True)
-        self._thread.start()
+        with self.lock:
+            if not self.serving:
+                self.closed, self.serving = False, True
+                self.scheduler.forget_plan()
+                self._readers = ThreadPoolExecutor(READERS, "regard-read")
+                self._thread = Thread(target=self._serve, name="regard-engine", daemon=True)
+                self._thread.start()
         return self
 
     def close(self) -> None:
-        """Cancel everything and end the threads. Coroutines are closed, so that files are too."""
+        """Cancel all requests and end the threads. Coroutines are closed, so that files are too.
+
+        `submit` is refused until `start`; `run` goes on working, without a thread.
+        """
+        self._refuse_nested()
         self.closed = True
         self.notify()
         if self._thread is not None:
             self._thread.join()
-        for answer in [*self.activities.active, *(answer for _, answer in self._waiting)]:
-            answer.cancel()
-        with self.lock:
-            self._admit()
-        if self._readers is not None:
-            self._readers.shutdown(cancel_futures=True)
+        self._end_all(CanceledError("the engine was closed"))
+        readers, self._readers = self._readers, None
+        if readers is not None:  # a read that hangs must not hold this up
+            readers.shutdown(wait=False, cancel_futures=True)
 
-    def discard(self, answer: Answer[Any]) -> None:
-        """Close the coroutine of a canceled answer before the next step."""
-        self._canceled.append(answer)
+    def discard(self, answers: Iterable[Answer[Any]]) -> None:
+        """Close the coroutines of canceled answers: now if no thread steps, else before the next step."""
+        self._canceled.extend(answers)
         self.notify()
+        with self.news:
+            self.news.notify_all()
+        if not (self.serving or self.lock.held) and self.lock.acquire(blocking=False):
+            try:
+                self._close_canceled()
+            finally:
+                self.lock.release()
 
     def wait(self, ready: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until a step of the serving thread makes something ready; False: not within `seconds`."""
+        """Wait until the serving thread has made something ready; False: not within `seconds`, or none serves."""
+        self._refuse_nested()
         with self.news:
-            return self.news.wait_for(lambda: ready() or not self.serving, seconds)
+            self.news.wait_for(lambda: ready() or not self.serving, seconds)
+        return ready()
 
     def notify(self) -> None:
         """Wake the serving thread."""
-        if self._thread is not None:
-            with self.wake:
-                self.wake.notify_all()
-
-    @property
-    def serving(self) -> bool:
-        """True while a thread steps."""
-        return self._thread is not None and self._thread.is_alive()
+        with self.wake:
+            self.wake.notify_all()
 
     def stats(self) -> dict[str, int]:
-        """The state of the queues, and the jobs and batches so far, for metrics."""
-        jobs, active = sum(map(len, self.scheduler.queues.values())), len(self.activities.active)
+        """The state of the queues, and the jobs and batches so far, for metrics. Any thread may ask."""
+        scheduler = self.scheduler
         counts = {
             "waiting": len(self._waiting),
-            "active": active,
-            "queued_jobs": jobs,
-            "rows": self.scheduler.running_rows,
+            "active": len(self.activities.active),
+            "queued_jobs": sum(map(len, [*scheduler.queues.values(), *scheduler.planned])),
+            "rows": scheduler.running_rows,
             "steps": self.steps,
             "failures": self.activities.failures,
         }
-        counts |= {f"{kind}_jobs": count for kind, count in self.scheduler.jobs.items()}
-        return counts | {f"{kind}_batches": count for kind, count in self.scheduler.batches.items()}
+        counts |= {f"{kind}_jobs": count for kind, count in [*scheduler.jobs.items()]}
+        return counts | {f"{kind}_batches": count for kind, count in [*scheduler.batches.items()]}
 
     def _serve(self) -> None:
-        while not self.closed:
-            going_on = self.step()
+        try:
+            while not self.closed:
+                try:
+                    busy = self.step()
+                except BaseException as error:  # of the engine itself, or an `exit` in a request: nobody waits forever
+                    self._end_all(error)
+                    busy = False
+                with self.news:
+                    self.news.notify_all()
+                with self.wake:
+                    if not (busy or self._has_news):
+                        self.wake.wait(self._seconds_to_deadline())
+            self._end_all(CanceledError("the engine was closed"))
+        finally:
+            self.serving = False
             with self.news:
                 self.news.notify_all()
-            if not going_on:
-                with self.wake:
-                    self.wake.wait_for(self._has_news, 0.02)
 
+    @property
     def _has_news(self) -> bool:
-        """True if the serving thread has something to do."""
-        return bool(self.closed or self._waiting or self._canceled or self.scheduler.replies)
+        return bool(self.closed or self._can_begin or self._canceled or self.activities.replies)
+
+    def _seconds_to_deadline(self) -> float | None:
+        return max(0.0, self._deadlines[0][0] - time.monotonic()) if self._deadlines else None
+
+    def _add_deadline(self, seconds: float, answer: Answer[Any]) -> None:
+        """Answers that are done leave the heap when they are most of it."""
+        if len(self._deadlines) > 64 + 2 * (len(self._waiting) + len(self.activities.active)):
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapify(self._deadlines)
+        heappush(self._deadlines, (time.monotonic() + seconds, answer.number, answer))
+
+    def _read(self, work: Callable[[], None]) -> None:
+        """Read an input in a thread of its own."""
+        assert self._readers is not None
+        self._readers.submit(work).add_done_callback(lambda _: self.notify())
+
+    def _end_all(self, error: BaseException) -> None:
+        """End every request with an error."""
+        with self.lock:
+            with self.wake:
+                answers = [*self.activities.active, *(answer for _, answer in self._waiting)]
+            ended = as_exception(error)
+            self._canceled.extend(answer for answer in answers if answer.finish(None, ended))
+            self._close_canceled()
+            self.scheduler.pools.clear()  # frees their caches
 
 
 def raise_first_error(answers: Sequence[Answer[Any]]) -> None:

@@ -83,7 +83,7 @@ class Handle:
 
     def notify(self) -> None:
         """Give new tokens to the listener. A listener that fails ends its request."""
-        if self._listener is None or self.sent == len(self.tokens):
+        if self._listener is None or self.sent >= len(self.tokens):
             return
         new, self.sent = self.tokens[self.sent :], len(self.tokens)
         try:
@@ -170,18 +170,15 @@ class Generator:
             entering = self._next_handles()
             handles = [*self._batch.handles, *entering]
             try:
-                if entering:
-                    room = self._batch.prefill_room(max(len(handle.request.prompt) for handle in entering))
-                    read = self._prefill.read([handle.request for handle in entering], room)
-                    self._batch.admit(entering, *read)
-                self._batch.advance()
-            except Exception:
-                self._batch = self._new_batch()
+                self._advance(entering)
                 for handle in handles:
-                    handle.done = False
-                    self._run_halves([handle])
-            for handle in handles:
-                handle.notify()
+                    handle.notify()
+            except BaseException:  # an interrupt in the middle of a step: begin again
+                self._batch = self._new_batch()
+                for handle in reversed(handles):
+                    handle.done, handle.tokens = False, []
+                    self._waiting.appendleft(handle)
+                raise
             return [handle for handle in handles if handle.done]
 
     def drain(self) -> None:
@@ -201,12 +198,15 @@ class Generator:
         groups: dict[Hashable, list[Handle]] = {}
         for handle in waiting:
             groups.setdefault(handle.request.agreement(), []).append(handle)
-        for handles in groups.values():
-            for indices in sorted_batches([handle.request.length for handle in handles], rows=self.rows):
-                batch = [handles[i] for i in indices if not handles[i].done]
-                if batch:
-                    self._run_halves(batch)
-                    yield batch
+        try:
+            for handles in groups.values():
+                for indices in sorted_batches([handle.request.length for handle in handles], rows=self.rows):
+                    batch = [handles[i] for i in indices if not handles[i].done]
+                    if batch:
+                        self._run_halves(batch)
+                        yield batch
+        finally:  # after an interrupt the others wait again
+            self._waiting.extendleft(handle for handle in reversed(waiting) if not handle.done)
 
     @property
     def waiting(self) -> int:
@@ -235,6 +235,21 @@ class Generator:
                 return "stop"
         return "length" if len(hypothesis.tokens) >= request.max_tokens else "context"
 
+    def _advance(self, entering: list[Handle]) -> None:
+        """A step of the open batch; if it fails, its requests run alone."""
+        handles = [*self._batch.handles, *entering]
+        try:
+            if entering:
+                room = self._batch.prefill_room(max(len(handle.request.prompt) for handle in entering))
+                read = self._prefill.read([handle.request for handle in entering], room)
+                self._batch.admit(entering, *read)
+            self._batch.advance()
+        except Exception:
+            self._batch = self._new_batch()
+            for handle in handles:
+                handle.done = False
+                self._run_halves([handle])
+
     def _refuse_above_capacity(self, request: SearchRequest, limit: int) -> None:
         assert self.capacity is not None
         if request.width > self.rows:
@@ -254,11 +269,11 @@ class Generator:
         """
         handles: list[Handle] = []
         free, budget = self._batch.free, PREFILL_BUDGET
-        for handle in list(self._waiting):
+        for handle in list(self._waiting) if free else ():
             first, cost = handle is self._waiting[0], handle.request.length + len(handle.request.prompt)
+            if not first and self._overtakes >= MAX_OVERTAKES:
+                break
             if handle.request.width > free:
-                if first and self._overtakes >= MAX_OVERTAKES:
-                    break
                 continue
             if handles and (cost > budget or source_tensor_kind(handles[0]) != source_tensor_kind(handle)):
                 break
@@ -309,15 +324,34 @@ class FairLock:
         self._owner: int | None = None
         self._depth = 0
 
-    def __enter__(self) -> None:
-        if self._owner != get_ident():
-            with self._turn:
-                self._lock.acquire()
+    @property
+    def held(self) -> bool:
+        """True in the thread that holds it."""
+        return self._owner == get_ident()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Hold it, once more if this thread does; False: another thread does, or waits, and this one should not."""
+        if not self.held:
+            if not self._turn.acquire(blocking):
+                return False
+            try:
+                if not self._lock.acquire(blocking):
+                    return False
+            finally:
+                self._turn.release()
             self._owner = get_ident()
         self._depth += 1
+        return True
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
+        """Give it back."""
         self._depth -= 1
         if not self._depth:
             self._owner = None
             self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

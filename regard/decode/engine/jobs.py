@@ -137,6 +137,10 @@ class Generate(SearchRequest, Job[list[Hypothesis]]):
     listener: Callable[[list[int]], None] | None = field(default=None, kw_only=True)
     stage: ClassVar[int] = 5
 
+    @property
+    def cost(self) -> int:
+        return self.length
+
     def group(self) -> Hashable:
         return Generate, self.variant, self.encoded
 
