@@ -13,8 +13,8 @@ from .inputs import InputFile
 
 if TYPE_CHECKING:
     from ..formats.coco_results import Row
+    from ..messages.labels import DetectResult
     from ..tasks.detect.task import DetectPredictor
-    from ..tasks.requests import DetectResult
 
 
 def check_outputs(coco: Path | None, draw: Path | None) -> None:

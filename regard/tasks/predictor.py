@@ -124,10 +124,10 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         starts = (self.start(answer, request) for request in requests)
         return [done.result() for done in self.engine.run(starts, fail_fast=True, batch=batch)]
 
-    def run_programs(self, programs: Iterable[Program[R]]) -> list[R]:
+    def run_programs(self, programs: Iterable[Program[R]], batch: int | None = None) -> list[R]:
         """The results of coroutines, in order; the first mistake ends all of them."""
         starts = (lambda emit, program=program: program for program in programs)
-        return [done.result() for done in self.engine.run(starts, fail_fast=True)]
+        return [done.result() for done in self.engine.run(starts, fail_fast=True, batch=batch)]
 
     def start(self, answer: Coroutines[Q, A], request: Q) -> Start[A]:
         """What begins the coroutine of a request."""
@@ -189,6 +189,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         if details:
             requests = [replace(request, details=True) for request in requests]
         results = self.run_all(self.answer_score, requests)
+        warn_once((notice for result in results for notice in result.notices), len(results))
         values: list[Any] = [to_json(result) if details else result.score for result in results]
         return values[0] if single else values
 

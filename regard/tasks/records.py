@@ -6,13 +6,9 @@ from .base import Record
 from .requests import (
     Caption,
     CaptionResult,
-    ClassifyResult,
     Completion,
     LanguageResult,
-    MaskedResult,
-    MultiLabelResult,
     MultitaskResult,
-    TagResult,
     TranslateResult,
     Translation,
 )
@@ -69,42 +65,6 @@ def caption_record(result: CaptionResult) -> Record:
 def completion_record(result: LanguageResult) -> Record:
     """A continuation as a JSON record."""
     return _record(result, COMPLETION) | {"nbest": [_record(hypothesis, COMPLETION) for hypothesis in result.nbest]}
-
-
-def label_record(result: ClassifyResult) -> Record:
-    """A label as a JSON record."""
-    top = [{"label": label.label, "probability": label.probability} for label in result.top]
-    return {"label": result.label, "probability": result.probability, "top": top}
-
-
-def multi_label_record(result: MultiLabelResult) -> Record:
-    """The labels of a text with their probabilities, and the `top` ones of all."""
-    labels, top = (
-        [{"label": label.label, "probability": label.probability} for label in group]
-        for group in (result.labels, result.top)
-    )
-    return {
-        "labels": [label["label"] for label in labels],
-        "probabilities": [label["probability"] for label in labels],
-        "top": top,
-    }
-
-
-def tag_record(result: TagResult, top: bool) -> Record:
-    """Tags as a JSON record."""
-    record = _record(result, ("words", "tags", "probabilities"))
-    pairs = [[(label.label, label.probability) for label in word] for word in result.top]
-    return record | ({"top": pairs} if top else {})
-
-
-def masked_record(result: MaskedResult) -> Record:
-    """Predicted tokens as a JSON record."""
-    return {
-        "text": result.text,
-        "masks": [
-            [(candidate.token, candidate.probability) for candidate in candidates] for candidates in result.masks
-        ],
-    }
 
 
 def _record(value: object, names: tuple[str, ...]) -> Record:

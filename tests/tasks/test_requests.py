@@ -13,20 +13,15 @@ from regard.config.registry import TASKS
 from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
 from regard.errors import UserError
-from regard.tasks import requests as types
+from regard.messages import labels
+from regard.messages.labels import ClassifyRequest, MaskedRequest, TagRequest
 from regard.tasks.notices import Notice, warn_once
 from regard.tasks.predictor import Embedding, Predictor, Streaming
-from regard.tasks.requests import (
-    ClassifyRequest,
-    LanguageRequest,
-    MaskedRequest,
-    TagRequest,
-    TranslateRequest,
-)
+from regard.tasks.requests import LanguageRequest, TranslateRequest
 from regard.tasks.task import task_module
 
 OLD = Path(__file__).parents[1] / "old"
-OTHERS = [types.MultiLabelRequest, types.MultiLabelResult, types.RegressionRequest, types.RegressionResult]
+OTHERS = [labels.MultiLabelRequest, labels.MultiLabelResult, labels.RegressionRequest, labels.RegressionResult]
 TASK_TYPES = [kind for name in TASKS for kind in (task_module(name).TASK.request, task_module(name).TASK.result)]
 TYPES = list(dict.fromkeys([*TASK_TYPES, *OTHERS]))
 TEXTS = ["The dog", "It will rain in the evening.", "the people sold apples", "Yes"]

@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.look import record_attention
 from regard.runs.pretrained import Pretrained
 from regard.runs.tuned import AdapterSwitch
-from regard.tasks.requests import ClassifyRequest
+from regard.messages.labels import ClassifyRequest
 
 OLD = Path(__file__).parents[1] / "old"
 THREADS, CALLS = 8, 125  # per thread
