@@ -202,7 +202,7 @@ def test_pairs_are_encoded_as_by_transformers(tmp_path):
     tokenizer, items = hf.AutoTokenizer.from_pretrained(path), [("the cat", "a b the"), ("cat " * 40, "a " * 9)]
     rows = [each.row for each in predictor.texts.read(items)]
     for item, row in zip(items, rows, strict=True):
-        theirs = tokenizer(*item, truncation="longest_first", max_length=predictor.room + 3)
+        theirs = tokenizer(*item, truncation="longest_first", max_length=predictor.texts.room + 3)
         assert sorted(row.tolist()) == sorted(theirs["input_ids"]) and len(row) == len(theirs["input_ids"])
     theirs = tokenizer([items[0][0]], [items[0][1]], return_tensors="pt")
     ours = predictor.texts.collate(rows[:1])

@@ -1,13 +1,14 @@
 """The inputs of classification and regression: texts, or pairs of texts."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.labeled import labeled_texts
 from ...errors import UserError
+from ...messages.labels import ClassifyRequest, RegressionRequest
 from ...synthetic.language_id import make_phrases
 from ...synthetic.matching import make_matching
 from ..base import open_split
@@ -36,16 +37,7 @@ def as_items(values: Any, pairs: bool) -> list[Texts]:
     return found
 
 
-class TextsRequest(Protocol):
-    """A request with a text, or a pair of texts."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def text_pair(self) -> str | None: ...
-
-
-def item_of(request: TextsRequest) -> Texts:
+def item_of(request: ClassifyRequest | RegressionRequest) -> Texts:
     """The texts of a request."""
     return (request.text,) if request.text_pair is None else (request.text, request.text_pair)
 

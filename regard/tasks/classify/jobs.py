@@ -20,6 +20,7 @@ from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
 from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
+from .evaluation import validation_metrics
 from .ngram_start import start_ngrams
 
 OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
@@ -100,7 +101,7 @@ class ClassifyJob(LabelJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        metrics: dict[str, float] = self.predictor.validation_metrics(self.splits["valid"])
+        metrics: dict[str, float] = validation_metrics(self.predictor, self.splits["valid"])
         return metrics | self._baselines
 
     @cached_property

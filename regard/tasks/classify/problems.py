@@ -13,7 +13,7 @@ from ...config.run import Run
 from ...data.source import Source
 from ...data.tables.cells import labels_value
 from ...errors import UserError
-from ...messages.base import Request, Result
+from ...messages.base import Result
 from ...messages.labels import (
     ClassifyRequest,
     ClassifyResult,
@@ -36,7 +36,7 @@ from ..notices import empty_text, require_finite
 from ..predictor import PlainResult
 from ..texts import as_texts
 
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=ClassifyRequest | RegressionRequest)
 A = TypeVar("A", bound=Result)
 
 
@@ -317,7 +317,7 @@ class Regression(Problem[RegressionRequest, RegressionResult]):
         return [float(example[1]) for example in examples]
 
     def predictions(self, outputs: Tensor) -> list[float]:
-        return outputs.flatten().tolist()  # type: ignore[no-any-return]
+        return outputs.flatten().tolist()
 
     def metrics(self, predicted: Sequence[float], references: Sequence[float]) -> Metrics:
         return regression_metrics(predicted, references)

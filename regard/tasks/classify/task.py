@@ -1,11 +1,10 @@
 """Classification of a text or a pair of texts: one label, several labels, or a number (data.problem_type)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,14 +35,13 @@ from ...processors.saved import load_processors
 from ...processors.text.tokenizers import Tokenizer
 from ..base import Metrics, Processors, build_model, open_splits, require_tokenizer
 from ..label import encoder
-from ..label.baselines import StoredBaseline
 from ..label.encoder import EncoderPredictor, PretrainedEncoder, labels_of_folder, run_of_folder
-from ..label.results import report_labels, unseen_labels
 from ..label.texts import TextEncoder, Texts, is_empty, item_texts
-from ..notices import require_finite, warn_once
+from ..notices import require_finite
 from ..predictor import PlainResult
 from ..task import TEXT, Task
-from .items import TextItem, as_items, data_split, item_of, item_of_example
+from .evaluation import evaluate_texts, text_outputs
+from .items import TextItem, as_items, data_split, item_of
 from .jobs import ClassifyJob
 from .problems import A, MultiLabel, Problem, Q, Regression, SingleLabel, second
 
@@ -73,6 +71,7 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
 
     @property
     def pairs(self) -> bool:
+        """True if it reads pairs of texts."""
         return bool(self.run.data.pairs == "yes")
 
     @cached_property
@@ -104,10 +103,11 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
     async def answer(self, request: Q, emit: Emit | None = None) -> A:
         if is_empty(texts := item_of(request)):
             return self.problem.empty_result()
-        output, notices = await self._output(texts)
+        output, notices = await self.head_output(texts)
         return self.problem.result(output, request, notices)
 
-    async def _output(self, texts: Texts) -> tuple[Array, tuple[str, ...]]:
+    async def head_output(self, texts: Texts) -> tuple[Array, tuple[str, ...]]:
+        """The outputs (labels,) of the head, and notices."""
         text = await Read(self.texts.read, texts)
         return await Forward(self.head, text.row), text.notices
 
@@ -128,56 +128,17 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
 
     async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
         target = self.problem.target_ids(request.target)
-        output, notices = await self._output(item_texts(request.item))
+        output, notices = await self.head_output(item_texts(request.item))
         value = self.problem.logprob(output, target)
         require_finite([value])
         return ScoreResult(value, notices=notices)
 
-    # --- evaluation --------------------------------------------------------------------------------------------
-
     def outputs(self, items: Iterable[Texts]) -> Tensor:
         """(texts, labels): log-probabilities; of several labels logits, and of regression the number."""
-        rows = self.run_programs(self._output(texts) for texts in items)
-        warn_once((notice for _, notices in rows for notice in notices), len(rows))
-        return torch.from_numpy(np.stack([output for output, _ in rows])) if rows else torch.zeros(0, len(self.labels))
+        return text_outputs(self, items)
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[Any] | None, list[Any]]:
-        """The metrics of `evaluate`, the predicted labels (None: numbers have no paired test), and the targets."""
-        examples, problem = data_split(self.run, "test", files), self.problem
-        examples.require_nonempty("data.test")
-        references = problem.references(examples)
-        names = problem.label_names(references)
-        if problem.labeled:
-            report_labels(examples, names)
-        outputs = self.outputs(map(item_of_example, examples))
-        require_finite([float(outputs.sum())])
-        predicted = problem.predictions(outputs)
-        metrics = {"examples": len(references), **problem.metrics(predicted, references)}
-        metrics |= self.baselines(examples, references) | unseen_labels(self.labels, names)
-        return metrics, predicted if problem.labeled else None, references
-
-    def validation_metrics(self, examples: Source) -> dict[str, float]:
-        """The loss and the metrics on validation data; unseen labels are left out."""
-        outputs = self.outputs(map(item_of_example, examples))
-        return self.problem.validation(outputs, self.problem.references(examples))
-
-    def baselines(self, examples: Source, references: Sequence[Any]) -> Metrics:
-        """The scores of the most frequent label and of a bag of words."""
-        if not self.with_baselines:
-            return {}
-        problem = self.problem
-        constant = problem.constant_baseline(references) if problem.labeled else {}
-        bag = StoredBaseline(self.folder).score(examples, problem.name) if self.run.eval.baseline else {}
-        return constant | bag
-
-    @classmethod
-    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
-        """The predictor of a run folder, without the weights."""
-        processors = load_processors(folder)
-        labels = cls.problem_class.load_labels(run, folder, processors)
-        predictor = cls(run, build_model(run), require_tokenizer(processors), labels, device)
-        predictor.folder = folder
-        return predictor
+        return evaluate_texts(self, data_split(self.run, "test", files))
 
 
 class ClassifyPredictor(TextLabelPredictor[ClassifyRequest, ClassifyResult]):
@@ -233,7 +194,11 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 
 def restore(run: Run, folder: Path, device: torch.device) -> TextLabelPredictor[Any, Any]:
     """The predictor of a run folder, without the weights."""
-    return predictor_class(run).from_run_folder(run, folder, device)
+    processors, new_predictor = load_processors(folder), predictor_class(run)
+    labels = new_predictor.problem_class.load_labels(run, folder, processors)
+    predictor = new_predictor(run, build_model(run), require_tokenizer(processors), labels, device)
+    predictor.folder = folder
+    return predictor
 
 
 def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> TextLabelPredictor[Any, Any]:

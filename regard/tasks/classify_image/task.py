@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.data.images import SquareImages
-from ...config.run import Run, change_settings, changed_decode
+from ...config.run import Run, change_settings
 from ...config.types import Base
 from ...data.datasets.mixed_images import MixedImages
 from ...data.loading.loader import Loader
@@ -39,8 +39,8 @@ from ...processors.saved import load_processors
 from ...synthetic.digits import make_digits
 from ..base import Metrics, Processors, build_model, find_labels, open_split, open_splits, with_model_settings
 from ..generate.predictor import pair_requests
-from ..label.embedding import Embedded, EmbeddingPredictor, refuse_target
-from ..label.encoder import label_logprobs, pooled_states
+from ..label.embedding import Embedded, EmbeddingPredictor, PoolingHeads, encoder_view, refuse_target
+from ..label.encoder import label_logprobs
 from ..label.results import (
     LabelJob,
     best_labels,
@@ -58,7 +58,6 @@ from ..label.results import (
 from ..notices import require_finite
 from ..objectives import ImageObjective
 from ..task import Task
-from .settings import ImageDecode
 
 TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageRequest, ClassifyResult)
 IMAGE_WINDOW = 128  # images that are in memory at once
@@ -92,10 +91,9 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         return Head(self.images.collate, label_logprobs, self.images.cost, tokens=0)
 
     @cached_property
-    def pooling_heads(self) -> Mapping[bool, Head[Tensor]]:
-        """The passes for embeddings, by decode.normalize."""
-        pools = {normalize: partial(pooled_states, self.run.model.pool, normalize) for normalize in (False, True)}
-        return {key: Head(self.images.collate, call, self.images.cost, tokens=0) for key, call in pools.items()}
+    def pooling_heads(self) -> PoolingHeads:
+        """The passes for embeddings."""
+        return PoolingHeads((self.run.model.pool,), self.images.collate, self.images.cost, tokens=0)
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -115,7 +113,8 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     async def logprobs(self, image: RawImage) -> Array:
         """(labels,) of an image."""
-        return await Forward(self.head, await Read(self.images.encode_all, image))
+        logprobs: Array = await Forward(self.head, await Read(self.images.encode_all, image))
+        return logprobs
 
     def plain_result(self, request: ClassifyImageRequest, result: ClassifyResult) -> ClassifyResult:
         return result
@@ -137,9 +136,8 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         return [EmbedRequest(Item(image=Image(image)), normalize=normalize) for image in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
-        normalize = self.run.decode.normalize if request.normalize is None else request.normalize
-        array = await Read(self.images.encode_all, item_image(request.item).raw)
-        return Embedded(await Forward(self.pooling_heads[normalize], array))
+        head = self.pooling_heads.of(request, self.run.model.pool, self.run.decode.normalize)
+        return Embedded(await Forward(head, await Read(self.images.encode_all, item_image(request.item).raw)))
 
     def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
         single = self.is_item(items)
@@ -157,16 +155,11 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         """The attention weights while the model reads an image."""
         refuse_target(target, "image")
         source = self.images.look_input(item)
-        return await self.encoder_view(source.inputs, partial(self.images.axis, source, self.model), layer)
+        return await encoder_view(self, source.inputs, partial(self.images.axis, source, self.model), layer)
 
     def state_inputs(self, items: Iterable[RawImage]) -> list[Inputs]:
         """The pixels of each image."""
         return [self.image.collate([array]) for array in self.image.encode_all([*items])]
-
-    def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
-        """The run's decode.*, changed by `decode`."""
-        settings: ImageDecode = changed_decode(self.run, decode)
-        return settings
 
     # --- evaluation --------------------------------------------------------------------------------------------
 

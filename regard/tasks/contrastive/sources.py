@@ -2,18 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from os import PathLike
 from typing import Any, ClassVar
 
 from ...config.data.mixed import ContrastiveData
 from ...config.run import Run
 from ...data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
 from ...data.datasets.sounds import STRIDE
+from ...data.files.in_memory import type_name
 from ...data.source import Source
 from ...data.sources.image_texts import image_texts
 from ...data.sources.images import is_image_name, open_images
 from ...data.sources.pairs import open_pairs
 from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ...errors import UserError
+from ...messages.media import Image, Item, Sound
 from ...modalities.base import Modality
 from ...modalities.image import ImageModality
 from ...modalities.sound import SoundModality
@@ -58,6 +61,10 @@ class PairSource(ABC):
     def modality(self, processor: Processor | None) -> Modality | None:
         """How requests read items; None: they are texts."""
 
+    @abstractmethod
+    def item(self, raw: Any) -> Item:
+        """The first element of a pair as an item of a request."""
+
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
         """Settings of the model that the processor decides."""
         return {}
@@ -94,6 +101,9 @@ class ImagePairs(PairSource):
         assert isinstance(processor, ImageProcessor)
         return ImageModality(processor)
 
+    def item(self, raw: Any) -> Item:
+        return Item(image=Image(raw))
+
     def is_name(self, name: str) -> bool:
         return is_image_name(name)
 
@@ -123,6 +133,9 @@ class SoundPairs(PairSource):
     def modality(self, processor: Processor | None) -> SoundModality:
         assert isinstance(processor, SoundFrames)
         return SoundModality(processor, STRIDE)
+
+    def item(self, raw: Any) -> Item:
+        return Item(audio=Sound(raw))
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
         assert isinstance(processor, SoundFrames)
@@ -154,6 +167,12 @@ class TextPairs(PairSource):
 
     def modality(self, processor: Processor | None) -> None:
         return None
+
+    def item(self, raw: Any) -> Item:
+        if isinstance(raw, str):
+            return Item(raw)
+        name = f"the file {raw}" if isinstance(raw, PathLike) else f"a value of type {type_name(raw)}"
+        raise UserError(f"this run compares texts and was given {name}; give texts, or use a run of images")
 
 
 SOURCES: dict[TensorKind, PairSource] = {"pixels": ImagePairs(), "frames": SoundPairs(), "tokens": TextPairs()}

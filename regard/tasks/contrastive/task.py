@@ -2,30 +2,25 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from ...config.data.base import DataFiles
-from ...config.run import Run, change_settings, changed_decode
+from ...config.run import Run, change_settings
 from ...config.types import Base
-from ...data.datasets.contrastive import ContrastiveDataset, TextSide, content_number
+from ...data.datasets.contrastive import ContrastiveDataset, TextSide
 from ...data.datasets.rows import max_text_tokens
-from ...data.files.in_memory import type_name
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.tables import columns
 from ...decode.engine.answer import Emit
-from ...decode.engine.jobs import Forward, Head, Program, Read
 from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import EmbeddingModel, as_module
-from ...look import AttentionView, ViewAxis, Which
+from ...look import AttentionView, Which
 from ...messages.labels import ClassifyResult, ContrastiveRequest
-from ...messages.media import Item
 from ...messages.verbs import EmbedRequest
 from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
 from ...processors.base import Processor
@@ -43,18 +38,17 @@ from ..base import (
     require_tokenizer,
 )
 from ..label import encoder
-from ..label.embedding import Embedded, EmbeddingPredictor, refuse_target
+from ..label.embedding import Embedded, EmbeddingPredictor, encoder_view, refuse_target, text_view
 from ..label.encoder import with_vocab
 from ..label.results import class_result
-from ..label.texts import TextEncoder, item_texts
-from ..notices import require_finite
+from ..label.texts import TextEncoder
 from ..objectives import ContrastiveObjective
 from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
-from ..texts import as_text
-from .settings import SLOT, ContrastiveDecode
+from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, label_names
+from .settings import ContrastiveDecode
 from .sources import SOURCES, TEXT, PairSource
-from .vectors import EmbeddedPairs, LabelVectors, item_vectors
+from .towers import Towers, require_text
 
 TASK = Task("contrastive", TOKENS, "embedding", ContrastiveRequest, ClassifyResult)
 VALID_PAIRS = 256  # of a step whose loss is computed on valid data, if train.batch does not say
@@ -71,7 +65,6 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
     model: EmbeddingModel
     fields, roles = 2, (columns.SOURCE, columns.TARGET)
     item_name = "item"
-    window = MEDIA_WINDOW
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
@@ -81,7 +74,8 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         self.source, self.pairs = source, pair_source(run)
         self.media = self.pairs.modality(source)
         self.model = model.to(device).eval()
-        self.window = max(self.window, run.decode.batch)
+        if self.media is not None:
+            self.window = max(MEDIA_WINDOW, run.decode.batch)
 
     @cached_property
     def texts(self) -> TextEncoder:
@@ -89,86 +83,45 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         return TextEncoder(self.tokenizer, max_text_tokens(self.model.context, self.run.data))
 
     @cached_property
-    def text_head(self) -> Head[Tensor]:
-        """The pass for texts."""
-        return Head(self.texts.collate, item_vectors)
-
-    @cached_property
-    def media_head(self) -> Head[Tensor]:
-        """The pass for images or recordings."""
-        assert self.media is not None
-        return Head(self.media.collate, item_vectors, self.media.cost, tokens=0)
+    def towers(self) -> Towers:
+        """How items become vectors."""
+        return Towers(self.pairs, self.media, self.texts)
 
     @property
     def processors(self) -> dict[str, Processor]:
         text = TextProcessor(self.tokenizer)
         return {TEXT: text} if self.source is None else {self.pairs.field: self.source, TEXT: text}
 
-    # --- items -------------------------------------------------------------------------------------------------
-
     def is_item(self, x: object) -> bool:
         if self.media is None:
             return not isinstance(x, list | tuple) and not hasattr(x, "__next__")
         return isinstance(x, str) or self.media.is_item(x)
-
-    def to_item(self, raw: Any) -> Item:
-        """A text, or the image or recording of a file."""
-        if isinstance(raw, str) and not self.pairs.is_name(raw):
-            return Item(raw)
-        return self.source_item(raw)
-
-    def source_item(self, raw: Any) -> Item:
-        """The item of an example."""
-        media = self.media
-        if media is not None and media.media is not None:
-            return Item(**{media.name: media.media(raw)})
-        if isinstance(raw, str):
-            return Item(raw)
-        name = f"the file {raw}" if isinstance(raw, PathLike) else f"a value of type {type_name(raw)}"
-        raise UserError(f"this run compares texts and was given {name}; give texts, or use a run of images")
-
-    async def item_vector(self, item: Item) -> Embedded:
-        """The vector of an item."""
-        value = item.value
-        if isinstance(value, str):
-            if not value.strip():
-                raise UserError("a text is empty and has no embedding; give at least one word")
-            text = await Read(self.texts.read, item_texts(item))
-            return Embedded(await Forward(self.text_head, text.row), text.notices)
-        if self.media is None or type(value) is not self.media.media:
-            known = "texts" if self.media is None else f"texts and {self.pairs.noun}s"
-            raise UserError(f"this run compares {known} and was given {value.noun}; give one of those")
-        return Embedded(await Forward(self.media_head, await Read(self.media.encode_all, value.raw)))
 
     # --- requests ----------------------------------------------------------------------------------------------
 
     def embed_requests(self, items: Iterable[Any], **decode: object) -> list[EmbedRequest]:
         """Texts and other items may be mixed. Vectors have length 1: `normalize` changes nothing."""
         self.decode_settings(decode)
-        return [EmbedRequest(self.to_item(item)) for item in items]
+        return [EmbedRequest(self.towers.item(item)) for item in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
-        return await self.item_vector(request.item)
+        return await self.towers.vector(request.item)
 
     def requests(self, items: Iterable[Any], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
         if not decode:
-            return [ContrastiveRequest(self.to_item(item)) for item in items]
+            return [ContrastiveRequest(self.towers.item(item)) for item in items]
         settings = self.decode_settings(decode)
         return [
-            ContrastiveRequest(self.to_item(item), settings.labels, settings.template, settings.top) for item in items
+            ContrastiveRequest(self.towers.item(item), settings.labels, settings.template, settings.top)
+            for item in items
         ]
 
     async def answer(self, request: ContrastiveRequest, emit: Emit | None = None) -> ClassifyResult:
         settings = self.request_settings(request)
-        vector, notices = await self.item_vector(request.item)
-        labels = await self.label_vectors(settings)
+        vector, notices = await self.towers.vector(request.item)
+        labels = await self.towers.label_vectors(settings)
         logprobs = (self.scale * (labels @ vector)).log_softmax(-1)
         return class_result(settings.labels, logprobs.numpy(), settings.top, notices)
-
-    def label_vectors(self, settings: ContrastiveDecode) -> LabelVectors:
-        """The pass for the vectors of the labels."""
-        texts = tuple(settings.template.replace(SLOT, label) for label in settings.labels)
-        return LabelVectors(self.texts, self.text_head, texts)
 
     def plain_result(self, request: ContrastiveRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
         pairs = [(label.label, label.probability) for label in result.top]
@@ -177,14 +130,12 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the tower that reads this text, image or recording."""
         refuse_target(target)
-        media, value = self.media, self.to_item(item).value
+        media, value = self.media, self.towers.item(item).value
         if media is None or isinstance(value, str):
-            (row,) = self.texts.rows([as_text(value)])
-            tokens, inputs = ViewAxis.of_tokens("token", self.tokenizer.tokens(row.tolist())), self.texts.collate([row])
-            return await self.encoder_view(inputs, lambda _: tokens, layer, self.model.reader(inputs.modality))
+            return await text_view(self, self.texts, require_text(str(value)), layer, self.model.reader("tokens"))
         source = media.look_input(value.raw)
-        axis = partial(media.axis, source, None)
-        return await self.encoder_view(source.inputs, axis, layer, self.model.reader(source.inputs.modality))
+        part = self.model.reader(source.inputs.modality)
+        return await encoder_view(self, source.inputs, partial(media.axis, source, None), layer, part)
 
     @property
     def scale(self) -> float:
@@ -194,7 +145,8 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
     def request_settings(self, request: ContrastiveRequest) -> ContrastiveDecode:
         """decode.*, with what the request changes. Without labels there is nothing to choose from."""
         fields = {name: getattr(request, name) for name in ("labels", "template", "top")}
-        settings = self.decode_settings({name: value for name, value in fields.items() if value is not None})
+        changes = {name: value for name, value in fields.items() if value is not None}
+        settings: ContrastiveDecode = self.decode_settings(changes)
         if not settings.labels:
             raise UserError(
                 'this run compares items with texts, and no text is given; add --labels "a dog,a cat", or use --embed '
@@ -202,68 +154,16 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
             )
         return settings
 
-    def decode_settings(self, decode: Mapping[str, object]) -> ContrastiveDecode:
-        settings: ContrastiveDecode = changed_decode(self.run, decode)
-        return settings
-
-    # --- evaluation --------------------------------------------------------------------------------------------
-
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
         """Retrieval in both directions; with decode.labels also the accuracy of the labels."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        pairs = self.embed_pairs(examples)
+        pairs = embed_pairs(self, examples)
         metrics: Metrics = {"examples": len(examples), "texts": len(pairs.texts), **pairs.retrieval()}
         if not self.run.decode.labels:
             return metrics, None, None
-        labels, references = self.choose_labels(examples, pairs)
+        labels, references = choose_labels(self, examples, pairs)
         return metrics | label_metrics(labels, references), labels, references
-
-    def embed_pairs(self, examples: Source) -> EmbeddedPairs:
-        """The vectors of the distinct items and texts of examples; each item is read once, when its turn comes."""
-        texts: dict[str, int] = {}
-        items: dict[int, int] = {}  # numbers by content
-        pairs: list[tuple[int, int]] = []
-
-        def distinct_items() -> Iterator[Program[Embedded]]:
-            for index in range(len(examples)):
-                raw, text = examples[index]
-                number = content_number(raw, index)
-                if new := number not in items:
-                    items[number] = len(items)
-                pairs.append((items[number], texts.setdefault(" ".join(text.split()), len(texts))))
-                if new:
-                    yield self.item_vector(self.source_item(raw))
-
-        item_rows = self.run_programs(distinct_items())
-        text_rows = self.run_programs(self.item_vector(Item(text)) for text in texts)
-        first, second = (torch.stack([row.vector for row in rows]) for rows in (item_rows, text_rows))
-        require_finite([float(second.sum())])
-        return EmbeddedPairs(first, second, [*texts], pairs)
-
-    def label_names(self) -> dict[str, str]:
-        """The labels by their names and by their texts: an example may have either."""
-        settings: ContrastiveDecode = self.run.decode
-        texts = {settings.template.replace(SLOT, label): label for label in settings.labels}
-        return texts | {label: label for label in settings.labels}
-
-    def choose_labels(self, examples: Source, pairs: EmbeddedPairs) -> tuple[list[str], list[str]]:
-        """The nearest label of every example, and its text, which is one of the labels or its text."""
-        settings, names = self.run.decode, self.label_names()
-        for index, (_, text) in enumerate(pairs.pairs):
-            if pairs.texts[text] not in names:
-                raise UserError(
-                    f"{examples.location(index)} has the text {pairs.texts[text]!r}, which is none of decode.labels; "
-                    "add it, or leave decode.labels out"
-                )
-
-        async def label_vectors() -> Tensor:
-            return await self.label_vectors(settings)
-
-        (vectors,) = self.run_programs([label_vectors()])
-        best = (pairs.items @ vectors.T).argmax(1).tolist()
-        labels = [settings.labels[best[item]] for item, _ in pairs.pairs]
-        return labels, [names[pairs.texts[text]] for _, text in pairs.pairs]
 
 
 class MediaPredictor(ContrastivePredictor):
@@ -302,7 +202,7 @@ class ContrastiveJob(TrainingJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        pairs = self.predictor.embed_pairs(self.splits["valid"])
+        pairs = embed_pairs(self.predictor, self.splits["valid"])
         with torch.autocast("cpu", enabled=False):  # cosines of bf16 would be equal where they are not
             return self.valid_metrics(pairs)
 
@@ -311,9 +211,9 @@ class ContrastiveJob(TrainingJob):
         loss = pairs.loss(self.predictor.scale, self.run.train.batch or VALID_PAIRS)
         recall = {name: metrics[name] for name in ("r1", "item_to_text_r1", "text_to_item_r1")}
         metrics = {"loss": loss, **recall, "scale": self.predictor.scale}
-        if not {*pairs.texts} <= self.predictor.label_names().keys():  # the texts are no labels
+        if not {*pairs.texts} <= label_names(self.run.decode).keys():  # the texts are no labels
             return metrics
-        labels, references = self.predictor.choose_labels(self.splits["valid"], pairs)
+        labels, references = choose_labels(self.predictor, self.splits["valid"], pairs)
         return metrics | {"accuracy": label_metrics(labels, references)["accuracy"]}
 
 

@@ -57,5 +57,5 @@ def image_objects(model: BoxModel, inputs: Inputs) -> list[FoundObjects]:
 def image_detections(model: BoxModel, inputs: Inputs) -> list[Detections]:
     """What the queries answer for every image, on the CPU."""
     found = model.detect(inputs)
-    rows = zip(found.logits.float().cpu().split(1, 1), found.boxes.float().cpu().split(1, 1), strict=True)
-    return [Detections(*row) for row in rows]
+    logits, boxes = (torch.split(tensor.float().cpu(), 1, 1) for tensor in (found.logits, found.boxes))
+    return [Detections(*row) for row in zip(logits, boxes, strict=True)]

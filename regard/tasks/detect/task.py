@@ -122,7 +122,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     def read_images(self, images: Sequence[RawImage]) -> list[SizedImage]:
         """Upright images as pixels, with their original sizes."""
         opened = map(load_image, images)
-        return [SizedImage(*image.size, self.image.encode(image)) for image in opened]
+        return [SizedImage(image.width, image.height, self.image.encode(image)) for image in opened]
 
     def objects(self, found: FoundObjects, image: SizedImage, top: int) -> list[DetectedObject]:
         """The `top` objects of an image, with any score, the likeliest first."""

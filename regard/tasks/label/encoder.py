@@ -1,27 +1,26 @@
 """Encoder models: rows of tokens in, one hidden state per token out. Shared by classify, tag and masked."""
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from ...config.decode import EncoderDecode
-from ...config.run import Run, change_settings, changed_decode
+from ...config.run import Run, change_settings
 from ...config.types import Base
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
-from ...decode.engine.jobs import Forward, Head, Read
+from ...decode.engine.jobs import Forward, Read
 from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import EncoderModel, LabelModel
-from ...look import AttentionView, ViewAxis, Which
+from ...look import AttentionView, Which
 from ...messages.media import Item as TextItem
 from ...messages.verbs import EmbedRequest
 from ...parts import Inputs
-from ...parts.pooling import Pooling, pool
+from ...parts.pooling import Pooling
 from ...processors.base import Array, Processor
 from ...processors.labels import LabelProcessor, LabelSet
 from ...processors.text.processor import TextProcessor
@@ -29,7 +28,7 @@ from ...processors.text.tokenizers import MASK, Tokenizer, TrainedTokenizer, tra
 from ..base import Processors, find_labels, find_tokenizer, max_vocab, vocab_size, with_model_settings
 from ..predictor import Item, RequestType, ResultType
 from ..texts import as_text, as_texts
-from .embedding import Embedded, EmbeddingPredictor, refuse_target
+from .embedding import Embedded, EmbeddingPredictor, PoolingHeads, refuse_target, text_view
 from .texts import TextEncoder, item_texts
 
 POOLINGS: tuple[Pooling, ...] = ("mean", "first", "max")  # of decode.pooling
@@ -51,60 +50,36 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         return TextEncoder(self.tokenizer, max_text_tokens(self.model.context, self.run.data))
 
     @property
-    def room(self) -> int:
-        """The most tokens of a text that are read."""
-        return self.texts.room
-
-    @property
     def processors(self) -> dict[str, Processor]:
         """The tokenizer."""
         return {"text": TextProcessor(self.tokenizer)}
 
     @cached_property
-    def pooling_heads(self) -> Mapping[tuple[str, bool], Head[Tensor]]:
-        """The passes for embeddings, by decode.pooling and decode.normalize."""
-        return {
-            (how, normalize): Head(self.texts.collate, partial(pooled_states, how, normalize))
-            for how in POOLINGS
-            for normalize in (False, True)
-        }
+    def pooling_heads(self) -> PoolingHeads:
+        """The passes for embeddings."""
+        return PoolingHeads(POOLINGS, self.texts.collate)
 
     def embed_requests(self, items: Iterable[Any], **decode: object) -> list[EmbedRequest]:
-        settings = self.decode_settings(decode)
+        settings: EncoderDecode = self.decode_settings(decode)
         return [EmbedRequest(TextItem(text), settings.pooling, settings.normalize) for text in as_texts(items)]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
-        pooling = self.run.decode.pooling if request.pooling is None else request.pooling
-        normalize = self.run.decode.normalize if request.normalize is None else request.normalize
-        if pooling not in POOLINGS:
-            raise UserError(f"a request has pooling={pooling!r}; expected {', '.join(POOLINGS)}")
+        decode: EncoderDecode = self.run.decode
+        head = self.pooling_heads.of(request, decode.pooling, decode.normalize)
         text = await Read(self.texts.read, item_texts(request.item))
-        return Embedded(await Forward(self.pooling_heads[pooling, normalize], text.row), text.notices)
+        return Embedded(await Forward(head, text.row), text.notices)
 
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of every layer while the model reads a text."""
         refuse_target(target)
         if not as_text(item).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        (row,) = self.texts.rows([item])
-        axis = ViewAxis.of_tokens("token", self.tokenizer.tokens(row.tolist()))
-        return await self.encoder_view(self.texts.collate([row]), lambda _: axis, layer)
+        return await text_view(self, self.texts, item, layer)
 
     def state_inputs(self, items: Iterable[Any]) -> list[Inputs]:
         """Each text between START and END; longer texts are cut with a warning."""
         texts = [item if isinstance(item, str) else " ".join(item) for item in items]
         return [Inputs("tokens", torch.tensor(row)[None].long()) for row in self.texts.rows(as_texts(texts))]
-
-    def decode_settings(self, decode: Mapping[str, object]) -> Any:
-        """The run's decode.*, changed by `decode`."""
-        settings: EncoderDecode = changed_decode(self.run, decode)
-        return settings
-
-
-def pooled_states(how: Pooling, normalize: bool, model: EncoderModel, inputs: Inputs) -> Iterable[Tensor]:
-    """The pooled states of every row."""
-    encoded = model.encode(inputs)
-    return pool(encoded.states.float(), encoded.valid, how, normalize).float().cpu()
 
 
 def label_logprobs(model: LabelModel, inputs: Inputs) -> Iterable[Array]:

@@ -73,8 +73,8 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     async def answer(self, request: MaskedRequest, emit: Emit | None = None) -> MaskedResult:
         top = max(top_of(request, self.run.decode), 1)
         ids: list[int] = await Read(self.encode_masked, request.text)
-        row = add_start_end(self.tokenizer, ids[: self.room])
-        notices: tuple[Notice, ...] = (cut_masked(self.room),) if len(ids) > self.room else ()
+        row = add_start_end(self.tokenizer, ids[: self.texts.room])
+        notices: tuple[Notice, ...] = (cut_masked(self.texts.room),) if len(ids) > self.texts.room else ()
         positions = np.flatnonzero(row == self.mask)
         if not len(positions):
             return MaskedResult(request.text, (), notices=(*notices, no_mask()))
@@ -134,8 +134,8 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     def masked_row(self, text: str) -> list[int]:
         """The tokens of a text with <mask>, between START and END."""
         (ids,) = self.encode_masked([text])
-        if len(ids) > self.room:
-            raise UserError(f"the text has {len(ids)} tokens, and the model reads {self.room}; shorten it")
+        if len(ids) > self.texts.room:
+            raise UserError(f"the text has {len(ids)} tokens, and the model reads {self.texts.room}; shorten it")
         row: list[int] = add_start_end(self.tokenizer, ids).tolist()
         return row
 

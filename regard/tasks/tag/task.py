@@ -1,20 +1,16 @@
 """Tagging: a tag for every word of a sentence."""
 
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
-from ...data.datasets.collate import IGNORED
 from ...data.datasets.rows import SentenceRows, TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -26,7 +22,7 @@ from ...errors import UserError
 from ...families.protocols import LabelModel, as_module
 from ...look import AttentionView, Which
 from ...messages.labels import TagRequest, TagResult
-from ...metrics.labels import label_metrics, paired_accuracy_bootstrap, span_metrics
+from ...metrics.labels import paired_accuracy_bootstrap
 from ...processors.base import Array, Processor
 from ...processors.labels import LabelSet, TagProcessor, collect_tags
 from ...processors.saved import load_processors
@@ -47,18 +43,15 @@ from ..label.encoder import (
 )
 from ..label.results import (
     LabelJob,
-    best_labels,
     label_set,
-    majority_baseline,
     rank_labels,
-    report_labels,
     top_of,
-    unseen_labels,
 )
 from ..notices import require_finite
 from ..objectives import TagObjective
 from ..task import TEXT, Task
 from ..texts import as_sentences
+from .evaluation import evaluate_tags, validation_metrics
 from .sentences import Sentence, Words, parse_sentence, split_stream
 
 TASK = Task("tag", TEXT, "tags", TagRequest, TagResult)
@@ -125,11 +118,12 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
 
     async def row_logprobs(self, row: Array) -> Array:
         """(tokens, labels) of a part of a sentence."""
-        return await Forward(self.head, row)
+        logprobs: Array = await Forward(self.head, row)
+        return logprobs
 
     def read_sentences(self, sentences: Sequence[Words]) -> list[SentenceRows]:
         """The rows of sentences; long ones have several."""
-        room, overlap = self.room, self.run.data.overlap
+        room, overlap = self.texts.room, self.run.data.overlap
         encoded = encode_words(self.tokenizer, sentences)
         return [encode_sentence(self.tokenizer, words, room, overlap) for words in encoded]
 
@@ -149,79 +143,12 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
         return split_stream(lines, self.run.data)
 
-    def sentence_logprobs(self, examples: Source) -> list[Tensor]:
-        """(words, labels) of every example."""
-        return [
-            torch.from_numpy(rows) for rows in self.run_programs(self.word_logprobs(words) for words, _ in examples)
-        ]
-
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted tags and the reference tags of all words."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        references = [tags for _, tags in examples]
-        report_labels(examples, [*chain(*references)])
-        logprobs = self.sentence_logprobs(examples)
-        require_finite(float(rows.sum()) for rows in logprobs)
-        predicted = [best_labels(self.labels, rows) for rows in logprobs]
-        metrics = {"examples": len(references), **self.metrics(predicted, references)}
-        flat_predicted, flat_references = list(chain(*predicted)), list(chain(*references))
-        metrics |= self.baselines(examples) | unseen_labels(self.labels, flat_references)
-        return metrics, flat_predicted, flat_references
-
-    def metrics(self, predicted: Sequence[Words], references: Sequence[Words]) -> Metrics:
-        """The metrics of all words, and of spans where tags mark some."""
-        flat = list(chain(*references))
-        metrics = {"words": len(flat), **label_metrics(list(chain(*predicted)), flat)}
-        return metrics | (span_metrics(predicted, references) if self.labels.spans else {})
-
-    def loss_over(self, examples: Source) -> tuple[float, list[list[str]], list[Words]]:
-        """Nats per word, predicted and reference tags; words with an unseen tag do not count in the loss."""
-        references, logprobs = [tags for _, tags in examples], self.sentence_logprobs(examples)
-        targets = torch.tensor([self.labels.ids.get(tag, IGNORED) for tags in references for tag in tags])
-        nats = -torch.cat(logprobs).gather(1, targets.clamp(min=0)[:, None])[targets != IGNORED].sum()
-        count = max(int((targets != IGNORED).sum()), 1)
-        return float(nats) / count, [best_labels(self.labels, rows) for rows in logprobs], references
-
-    def baselines(self, examples: Source) -> Metrics:
-        """The accuracy of the most frequent tag overall, and of the most frequent tag of each word."""
-        references = [tag for _, tags in examples for tag in tags]
-        metrics = majority_baseline(self.labels, references)
-        if not metrics or not self.with_baselines:
-            return metrics
-        try:
-            train = data_split(self.run, "train")
-        except UserError:  # the training files no longer exist
-            return metrics
-        baseline = MostFrequentTag(train)
-        predicted = [baseline.tag(word) for words, _ in examples for word in words]
-        accuracy = sum(map(str.__eq__, predicted, references)) / len(references)
-        return metrics | {"most_frequent_tag": accuracy}
-
-    @classmethod
-    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
-        """The predictor of a run folder, without the weights."""
-        processors = load_processors(folder)
-        labels = require_labels(run, folder, processors, TAG)
-        return cls(run, build_model(run), require_tokenizer(processors), labels, device)
-
-
-class MostFrequentTag:
-    """The most frequent tag of each word; an unknown word gets that of words that occur once."""
-
-    def __init__(self, train: Source) -> None:
-        counts: dict[str, Counter[str]] = {}
-        for words, tags in train:
-            for word, tag in zip(words, tags, strict=True):
-                counts.setdefault(word, Counter())[tag] += 1
-        rare = Counter(next(iter(tag_counts)) for tag_counts in counts.values() if tag_counts.total() == 1)
-        total = sum(counts.values(), Counter[str]())
-        self.unknown = (rare or total).most_common(1)[0][0]
-        self.known = {word: tag_counts.most_common(1)[0][0] for word, tag_counts in counts.items()}
-
-    def tag(self, word: str) -> str:
-        """The most frequent tag of a word."""
-        return self.known.get(word, self.unknown)
+        baselines = self.with_baselines and any(self.labels.counts.values())
+        return evaluate_tags(self, examples, training_data(self.run) if baselines else None)
 
 
 class TagJob(LabelJob):
@@ -237,11 +164,7 @@ class TagJob(LabelJob):
         self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
-        if "valid" not in self.splits:
-            return {}
-        loss, predicted, references = self.predictor.loss_over(self.splits["valid"])
-        metrics = self.predictor.metrics(predicted, references)
-        return {"loss": loss, **{name: metrics[name] for name in ("accuracy", "f1", "spans") if name in metrics}}
+        return validation_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
@@ -262,7 +185,11 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return TagJob(predictor, splits)
 
 
-restore = TagPredictor.from_run_folder
+def restore(run: Run, folder: Path, device: torch.device) -> TagPredictor:
+    """The predictor of a run folder, without the weights."""
+    processors = load_processors(folder)
+    labels = require_labels(run, folder, processors, TAG)
+    return TagPredictor(run, build_model(run), require_tokenizer(processors), labels, device)
 
 
 def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> TagPredictor:
@@ -281,3 +208,11 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     data = run.data
     embedded = lambda: make_python_tags(data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, files, lambda files: tagged_sentences(files, data), embedded, "test.conllu")
+
+
+def training_data(run: Run) -> Source | None:
+    """The training data; None if they no longer exist."""
+    try:
+        return data_split(run, "train")
+    except UserError:
+        return None
