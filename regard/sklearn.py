@@ -68,9 +68,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "predictor_"):
             raise NotFittedError("this Classifier is not fitted; call fit first")
         ids, texts = self.predictor_.labels.ids, list(X)
-        rows = self.predictor_.label_logprobs(self.predictor_.encode_with_warning(texts))
         order: Sequence[int] = [ids[_name(number)] for number in range(len(self.classes_))]
-        return np.array([row.exp().numpy()[order] for row in rows]).reshape(len(texts), len(order))
+        probabilities: np.ndarray = self.predictor_.outputs((text,) for text in texts).exp().numpy()[:, order]
+        return probabilities
 
     def predict(self, X: Iterable[str]) -> np.ndarray:
         """The likeliest label of every text."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import atomic_write, json_line
+from ..messages.base import to_json
 from .files import file_results, free_name
 from .inputs import InputFile
 
 if TYPE_CHECKING:
     from ..formats.coco_results import Row
+    from ..messages.labels import DetectResult
     from ..tasks.detect.task import DetectPredictor
-    from ..tasks.requests import DetectResult
 
 
 def check_outputs(coco: Path | None, draw: Path | None) -> None:
@@ -42,14 +43,14 @@ def save_detections(
         predictor.run = predictor.run.model_copy(update={"decode": decode})
     rows: list[Row] = []
     names: set[str] = set()
-    for entry, request, result in file_results(predictor, sources):
+    for entry, _, result in file_results(predictor, sources):
         if isinstance(result, UserError):
             print(f"regard: {result}", file=sys.stderr)
             print(json_line({"path": entry.name, "error": str(result)}), flush=True)
             continue
         rows.append((entry.name, result))
         visible = replace(result, objects=tuple(detected for detected in result.objects if detected.score >= threshold))
-        print(json_line({"path": entry.name, **predictor.record(request, visible)}), flush=True)
+        print(json_line({"path": entry.name, **to_json(visible)}), flush=True)
         if draw is not None:
             _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, visible, predictor)
     if coco is not None:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from ..errors import UserError
 from ..files import json_line
+from ..messages.base import to_json
 from .inputs import Entry, InputFile, chunks
 
 
@@ -27,7 +28,7 @@ def print_files(predictor: Any, sources: Iterable[InputFile], details: bool) -> 
             record = {"path": entry.name, "error": str(result)}
             line = f"{entry.name}\t"
         else:
-            record = {"path": entry.name, **predictor.record(request, result)} if details else {}
+            record = {"path": entry.name, **to_json(result)} if details else {}
             line = predictor.format_line(entry.name, request, result)
         print(json_line(record) if details else line)
         sys.stdout.flush()

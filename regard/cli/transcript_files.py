@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError
 from ..files import atomic_write, json_line
 from ..formats.subtitles import FORMATS, SECONDS
+from ..messages.base import to_json
 from .files import file_results, free_name, print_skipped
 from .inputs import Entry, InputFile
 
@@ -67,14 +68,14 @@ def save_transcripts(
     planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being transcribed
     skipped = 0
     details = needs_words({name for output in outputs for name in output.formats}, predictor.run)
-    for entry, request, result in file_results(predictor, _plan_files(sources, outputs, inputs, planned), details):
+    for entry, _, result in file_results(predictor, _plan_files(sources, outputs, inputs, planned), details):
         files = planned.popleft()
         if isinstance(result, UserError):
             skipped += 1
             print(f"regard: {result}", file=sys.stderr)
             continue
         for name, path in files:
-            record = {"path": entry.name, **predictor.record(request, result)} if name == "json" else {}
+            record = {"path": entry.name, **to_json(result)} if name == "json" else {}
             text = f"{json_line(record)}\n" if name == "json" else FORMATS[name](result)
             _write(path, text)
             print(f"{entry.name}\t{path}", flush=True)

@@ -8,8 +8,8 @@ from ..config.data.images import DetectData
 from ..data.sources.annotations import image_numbers
 
 if TYPE_CHECKING:
+    from ..messages.labels import DetectResult
     from ..tasks.detect.task import DetectPredictor
-    from ..tasks.requests import DetectResult
 
 
 Row: TypeAlias = tuple[str, "DetectResult"]  # the name of an image, and its objects
@@ -26,11 +26,11 @@ def coco_results(
     ids, categories = image_ids([name for name, _ in rows], predictor.run.data, report), predictor.boxes.categories
     found: list[dict[str, int | float | list[float]]] = []
     for number, (_, result) in zip(ids, rows, strict=True):
-        for label, score, (left, top, right, bottom) in result.objects:
-            place = predictor.labels.ids[label]
+        for detected in result.objects:
+            place, (left, top, right, bottom) = predictor.labels.ids[detected.label], detected.box
             category = categories[place] if categories else place
             box = [left, top, right - left, bottom - top]
-            found.append({"image_id": number, "category_id": category, "bbox": box, "score": score})
+            found.append({"image_id": number, "category_id": category, "bbox": box, "score": detected.score})
     return found
 
 

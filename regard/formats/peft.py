@@ -26,12 +26,11 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
-from ..tasks.label.encoder import LabelPredictor
 from ..tasks.predictor import AnyPredictor
 from .hub import peft_base
 from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
-from .peft_labels import adapter_labels, write_processors
+from .peft_labels import WITH_LABELS, adapter_labels, write_processors
 
 CONFIG, WEIGHTS, BINARY = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 TOP = "base_model.model."  # prefix of all their names
@@ -98,7 +97,7 @@ def load_adapter(predictor: AnyPredictor, folder: Path, base: str) -> AnyPredict
     else:
         settings = _load_virtual_tokens(predictor.module, kind, folder, tensors, config.get("num_virtual_tokens"))
     predictor.run = predictor.run.model_copy(update={"tune": settings, "start": base})
-    if isinstance(predictor, LabelPredictor):  # those of the exported run, which may differ from those of the base
+    if isinstance(predictor, WITH_LABELS):  # those of the exported run, which may differ from those of the base
         predictor.labels = adapter_labels(folder, predictor.labels)
     predictor.module.eval()
     return predictor

@@ -10,16 +10,18 @@ from ..errors import UserError
 from ..files import read_json, write_json
 from ..processors.labels import LabelSet
 from ..processors.saved import export_processors, imported_labels, load_processors, saved_labels
-from ..tasks.label.encoder import LabelPredictor
+from ..tasks.classify.task import ClassifyPredictor, MultiLabelPredictor
 from ..tasks.predictor import AnyPredictor
+from ..tasks.tag.task import TagPredictor
 
 BASE_LABELS = "base_labels.json"
+WITH_LABELS = ClassifyPredictor, MultiLabelPredictor, TagPredictor  # predictors of texts
 
 
 def write_processors(predictor: AnyPredictor, folder: Path) -> None:
     """Write the processors of a run, and the labels of its base if it has any and is still there."""
     export_processors(folder, predictor.processors)
-    if isinstance(predictor, LabelPredictor) and (names := base_labels(Path(predictor.run.start))):
+    if isinstance(predictor, WITH_LABELS) and (names := base_labels(Path(predictor.run.start))):
         write_json(folder / BASE_LABELS, names)
 
 

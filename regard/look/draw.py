@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
+    from ..metrics.detection import Detection
+
 
 import math
 import textwrap
@@ -187,21 +189,19 @@ COLORS = (
 SMALLEST = 320  # the shorter side of a drawing: smaller images are enlarged, so that names are legible
 
 
-def draw_objects(
-    image: "Image.Image", objects: Sequence[tuple[str, float, Sequence[float]]], labels: Sequence[str]
-) -> "Image.Image":
-    """A copy of the image with (label, score, corners in pixels); the color depends on the index of the label."""
+def draw_objects(image: "Image.Image", objects: Sequence["Detection"], labels: Sequence[str]) -> "Image.Image":
+    """A copy of the image with labels, scores and boxes; the color depends on the index of the label."""
     from PIL import ImageDraw
 
     times = max(-(-SMALLEST // min(image.size)), 1)
     picture = image.resize((image.width * times, image.height * times), 0)
     line = max(round(min(picture.size) / 240), 2)
     font, canvas = _font(max(round(min(picture.size) / 32), 10)), ImageDraw.Draw(picture)
-    for label, score, box in reversed(objects):  # the likeliest come last, on top
-        color = COLORS[labels.index(label) % len(COLORS)]
-        corners = [coordinate * times for coordinate in box]
+    for detected in reversed(objects):  # the likeliest come last, on top
+        color = COLORS[labels.index(detected.label) % len(COLORS)]
+        corners = [coordinate * times for coordinate in detected.box]
         canvas.rectangle(corners, outline=color, width=line)
-        text = f"{label} {score:.2f}"
+        text = f"{detected.label} {detected.score:.2f}"
         _, _, width, height = canvas.textbbox((0, 0), text, font)
         left = min(max(corners[0], 0), max(picture.width - width - 4, 0))
         top = corners[1] - height - 4 if corners[1] >= height + 4 else corners[1]

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ..adapt.mute import shared_copy
 from ..adapt.precision import Int8Linear
-from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..modalities.base import END, START
 from ..parts import Inputs
 from ..tasks.classify.task import ClassifyPredictor
+from ..tasks.label.results import label_ids
 from ..tasks.language.task import LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.muting import require_one_model
@@ -77,14 +77,14 @@ def readout(predictor: AnyPredictor, text: str, target: str | None = None, optio
 
 
 def _class_readout(predictor: ClassifyPredictor, text: str, target: str | None) -> Readout:
-    (row,) = predictor.encode_with_warning([text])
+    (row,) = predictor.texts.rows([text])
     tokens = row.tolist()
 
     def logprobs(inputs: Inputs) -> Tensor:
         return predictor.model.label_logits(predictor.model.encode(inputs)).float().log_softmax(-1)
 
     tokenizer, model_output = predictor.tokenizer, predictor.predict(text) if target is None else target
-    (label,) = predictor.label_ids([str(model_output)])
+    (label,) = label_ids(predictor.labels, [str(model_output)])
     return Readout(
         tokens,
         tokenizer.tokens(tokens),
@@ -98,8 +98,7 @@ def _class_readout(predictor: ClassifyPredictor, text: str, target: str | None) 
 
 
 def _masked_readout(predictor: MaskedPredictor, text: str, target: str | None) -> Readout:
-    mask = Masker(predictor.tokenizer, predictor.run.data).mask
-    tokens, tokenizer = predictor.masked_row(text), predictor.tokenizer
+    tokens, tokenizer, mask = predictor.masked_row(text), predictor.tokenizer, predictor.mask
     places = [place for place, token in enumerate(tokens) if token == mask]
     if not places:
         raise UserError(f"{text!r:.60} has no <mask>; mark the word to predict")

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.datasets.masking import Masker
 from ..errors import UserError
 from ..modalities.base import START
 from ..parts import Inputs, Stack
@@ -99,8 +98,7 @@ def _forward(
             if target is not None:
                 raise UserError("a masked model takes no target; give the text alone")
             tokens, texts = predictor.masked_row(text), predictor.tokenizer.tokens(predictor.masked_row(text))
-            mask = Masker(predictor.tokenizer, predictor.run.data).mask
-            places = [i for i, token in enumerate(tokens) if token == mask] or list(range(len(tokens)))
+            places = [i for i, token in enumerate(tokens) if token == predictor.mask] or list(range(len(tokens)))
             inputs = _row(tokens, predictor)
             run = lambda: model.logits(model.encode(inputs).states)[0, places]  # noqa: E731
             return [texts[i] for i in places], run, predictor.tokenizer

@@ -71,7 +71,7 @@ def text_reader(predictor: AnyPredictor, option: str) -> TextReader:
         case EncoderPredictor():
             tokenizer = predictor.tokenizer
             around = add_start_end(tokenizer, []).tolist()
-            room = predictor.room
+            room = predictor.texts.room
             return TextReader(tokenizer, around[:1], around[1:], room, False, predictor.model.encode)
         case LanguagePredictor():
             limit = None if predictor.context is None else predictor.context - 1

@@ -7,12 +7,22 @@ import numpy as np
 
 from ..errors import UserError
 
-Detection = tuple[str, float, Sequence[float]]  # label, score, corners in pixels
 NAMES = (
     "ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "ar_1", "ar_10", "ar_100", "ar_small", "ar_medium",
     "ar_large",
 )  # fmt: skip
 MOST = 100  # detections of an image that count
+
+
+class Detection(Protocol):
+    """A detected object."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def box(self) -> Sequence[float]: ...  # left, top, right, bottom in pixels
 
 
 class Truth(Protocol):
@@ -38,10 +48,10 @@ def detection_metrics(truths: Sequence[Truth], detections: Sequence[Sequence[Det
     ids = {label: number + 1 for number, label in enumerate(labels)}
     truth_index = coco(_truth_table(truths, ids))
     rows = [
-        {"image_id": image + 1, "category_id": ids[label], "score": float(score), "bbox": _origin_size(box)}
+        {"image_id": image + 1, "category_id": ids[one.label], "score": float(one.score), "bbox": _origin_size(one.box)}
         for image, objects in enumerate(detections)
-        for label, score, box in objects
-        if label in ids
+        for one in objects
+        if one.label in ids
     ]
     results = truth_index.loadRes(rows)
     evaluation = evaluation_type(truth_index, results, "bbox", print_function=lambda *_: None)

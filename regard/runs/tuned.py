@@ -19,7 +19,8 @@ from ..config.merge import one_of
 from ..config.run import Run
 from ..config.run_folder import read_run
 from ..data.tables.columns import ColumnRule
-from ..decode.engine.answer import Answer
+from ..decode.engine.answer import Answer, Emit
+from ..decode.engine.engine import Engine
 from ..errors import UserError
 from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
@@ -28,7 +29,7 @@ from ..look.states import Layers
 from ..messages.base import Request, Result
 from ..parts.layer import smallest_context
 from ..processors.base import Processor
-from ..tasks.base import Metrics, Record, group_indices
+from ..tasks.base import Metrics, group_indices
 from ..tasks.predictor import AnyPredictor, PlainResult
 from .pretrained import Pretrained
 
@@ -223,6 +224,16 @@ class AdapterSwitch(AnyPredictor):
         name = str(decode.pop("adapter", None) or self.name)
         return [replace(request, adapter=name) for request in self[name].requests(items, details, **decode)]
 
+    @property
+    def engine(self) -> Engine:
+        """The engine of the selected predictor."""
+        return self.selected.engine
+
+    async def answer(self, request: Request, emit: Emit | None = None) -> Result:
+        """The selected predictor answers."""
+        result: Result = await self.selected.answer(request, emit)
+        return result
+
     def predict_requests(self, requests: Sequence[Request], batch: int | None = None) -> list[Result]:
         default = self.name
         results: dict[int, Result] = {}
@@ -248,9 +259,6 @@ class AdapterSwitch(AnyPredictor):
     def submit(self, request: Request, seconds: float | None = None) -> Answer[Result]:
         """Start a request in the engine of its adapter."""
         return self[request.adapter or self.name].submit(replace(request, adapter=None), seconds)
-
-    def record(self, request: Request, result: Result) -> Record:
-        return self[request.adapter or self.name].record(request, result)
 
     def plain_result(self, request: Request, result: Result) -> PlainResult:
         return self[request.adapter or self.name].plain_result(request, result)

@@ -22,7 +22,7 @@ from ..decode import Ensemble
 from ..decode.engine.activity import Start
 from ..decode.engine.answer import Answer, Emit
 from ..decode.engine.engine import Engine
-from ..decode.engine.jobs import Call, ModelContext, Program
+from ..decode.engine.jobs import ModelContext, Program
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..html import html_table
@@ -33,7 +33,7 @@ from ..messages.verbs import LayerAttention, LookRequest, LookResult, ScoreReque
 from ..metrics.labels import BootstrapResult
 from ..parts import Inputs
 from ..processors.base import Processor
-from .base import Metrics, Record
+from .base import Metrics
 from .notices import warn_once
 from .saving import save_predictor
 
@@ -80,17 +80,9 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def requests(self, items: Iterable[Item], details: bool = False, **decode: object) -> list[RequestType]:
         """The requests for the arguments of `predict`; `decode` takes the names of decode.*."""
 
+    @abstractmethod
     async def answer(self, request: RequestType, emit: Emit | None = None) -> ResultType:
-        """The result of one request: a coroutine that awaits jobs of the engine. `emit` gets parts of it as they come.
-
-        By default it shares one call of `predict_batch` with the requests beside it.
-        """
-        result: ResultType = await Call(self.predict_batch, request)
-        return result
-
-    def predict_batch(self, requests: Sequence[RequestType], batch: int | None = None) -> list[ResultType]:
-        """The result of every request, in order, for tasks without an `answer` of their own."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `answer` or `predict_batch`")
+        """The result of a request: a coroutine that awaits jobs of the engine. `emit` gets parts of it as they come."""
 
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         """The coroutine behind `look`."""
@@ -124,10 +116,10 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         starts = (self.start(answer, request) for request in requests)
         return [done.result() for done in self.engine.run(starts, fail_fast=True, batch=batch)]
 
-    def run_programs(self, programs: Iterable[Program[R]]) -> list[R]:
+    def run_programs(self, programs: Iterable[Program[R]], batch: int | None = None) -> list[R]:
         """The results of coroutines, in order; the first mistake ends all of them."""
         starts = (lambda emit, program=program: program for program in programs)
-        return [done.result() for done in self.engine.run(starts, fail_fast=True)]
+        return [done.result() for done in self.engine.run(starts, fail_fast=True, batch=batch)]
 
     def start(self, answer: Coroutines[Q, A], request: Q) -> Start[A]:
         """What begins the coroutine of a request."""
@@ -154,10 +146,6 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The model and its limits, as the jobs of the engine use them."""
         return ModelContext(self.model, self.device, batch=getattr(self.run.decode, "batch", 1))
 
-    def record(self, request: RequestType, result: ResultType) -> Record:
-        """The result as a JSON record, for `details`."""
-        return to_json(result)
-
     @abstractmethod
     def plain_result(self, request: RequestType, result: ResultType) -> PlainResult:
         """The result as `predict` returns it without details."""
@@ -175,8 +163,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         batch = int(float(str(decode["batch"]))) if "batch" in decode else None
         results = self.predict_requests(requests, batch)
         warn_once((notice for result in results for notice in result.notices), len(results))
-        convert = self.record if details else self.plain_result
-        outputs = [convert(request, result) for request, result in zip(requests, results, strict=True)]
+        pairs = zip(requests, results, strict=True)
+        outputs = [to_json(result) if details else self.plain_result(request, result) for request, result in pairs]
         return outputs[0] if single else outputs
 
     def is_item(self, x: object) -> bool:
@@ -189,6 +177,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         if details:
             requests = [replace(request, details=True) for request in requests]
         results = self.run_all(self.answer_score, requests)
+        warn_once((notice for result in results for notice in result.notices), len(results))
         values: list[Any] = [to_json(result) if details else result.score for result in results]
         return values[0] if single else values
 

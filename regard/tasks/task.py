@@ -25,8 +25,6 @@ class Task:
     name: str
     reads: frozenset[TensorKind]
     writes: Output
-    request: type = object  # what its predictor takes and returns
-    result: type = object
     alternatives: frozenset[Output] = frozenset()  # other outputs that it can use
 
     @property

@@ -15,6 +15,7 @@ from regard.cli.app import main
 from regard.config.data.images import DetectData
 from regard.formats.coco_results import image_ids
 from regard.look.draw import COLORS, draw_objects
+from regard.messages.labels import DetectedObject
 
 SHAPE = {
     "model.stem": 8, "model.stages": [8, 16], "model.width": 32, "model.heads": 2, "model.decoder_layers": 1, "model.inner": 16,
@@ -69,10 +70,10 @@ def test_coco_results_and_drawings(run: Path, capsys: pytest.CaptureFixture[str]
         "bbox",
         "score",
     }
-    label, score, box = every[0].objects[0]
-    assert results[0]["category_id"] == {"red": 4, "white": 9}[label] and results[0]["score"] == pytest.approx(
-        score, abs=1e-4
-    )
+    first = every[0].objects[0]
+    assert results[0]["category_id"] == {"red": 4, "white": 9}[first.label]
+    assert results[0]["score"] == pytest.approx(first.score, abs=1e-4)
+    box = first.box
     assert results[0]["bbox"] == pytest.approx([box[0], box[1], box[2] - box[0], box[3] - box[1]], abs=1e-2)
     assert all(one["score"] >= 0.5 for each in printed for one in each["objects"])
     assert sorted(path.name for path in drawn.iterdir()) == ["cell-0.png", "cell-1.png", "cell-2.png"]
@@ -83,7 +84,8 @@ def test_coco_results_and_drawings(run: Path, capsys: pytest.CaptureFixture[str]
 
 def test_boxes_are_drawn_in_the_color_of_their_label() -> None:
     image = Image.new("RGB", (400, 330), (255, 255, 255))
-    drawn = draw_objects(image, [("b", 0.9, (100, 100, 200, 200)), ("a", 0.8, (300, 5, 399, 100))], ["a", "b"])
+    objects = [DetectedObject("b", 0.9, (100, 100, 200, 200)), DetectedObject("a", 0.8, (300, 5, 399, 100))]
+    drawn = draw_objects(image, objects, ["a", "b"])
     assert drawn.size == (400, 330) and image.getpixel((100, 150)) == (255, 255, 255)
     assert drawn.getpixel((100, 150)) == COLORS[1] and drawn.getpixel((300, 80)) == COLORS[0]
     assert drawn.getpixel((150, 150)) == (255, 255, 255) and drawn.getpixel((101, 95)) == COLORS[1]  # the name is above

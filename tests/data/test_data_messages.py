@@ -12,7 +12,7 @@ from regard.data.sources.data_files import as_data_files, evaluation_files
 from regard.data.sources.holdout import hold_out
 from regard.data.tables.arrow import read_arrow_file, spool
 from regard.errors import UserError
-from regard.tasks.classify.regression import RegressionPredictor
+from regard.tasks.classify.problems import Regression
 from regard.tasks.notices import require_finite
 from regard.training import lock
 from regard.training.lock import RunLock
@@ -90,7 +90,7 @@ def test_outputs_that_are_not_finite(value):
 
 def test_a_regressor_has_no_probability():
     with pytest.raises(UserError, match="this model gives a number for a text and no probability; use predict"):
-        RegressionPredictor.score(SimpleNamespace(), "a")
+        Regression.targets(SimpleNamespace(), "a", True, 1)
 
 
 def test_a_lock_that_cannot_be_written(tmp_path, monkeypatch):

@@ -111,7 +111,8 @@ def label_of(record: Any, decode: Decode) -> Any:
 
 
 def masks_of(record: Any, decode: Decode) -> Any:
-    return [tuple(pair) for mask in record["masks"] for pair in mask] if decode.get("top") else record["text"]
+    pairs = [(each["token"], each["probability"]) for mask in record["masks"] for each in mask]
+    return pairs if decode.get("top") else record["text"]
 
 
 def check_text(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
@@ -162,9 +163,10 @@ def check_labels(predictor: Any, item: Any, record: Any, decode: Decode) -> None
 
 def check_tags(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     assert record["words"] == [*item] and len(record["tags"]) == len(record["probabilities"]) == len(item)
-    assert ("top" in record) == ("top" in decode)
+    assert bool(record["top"]) == ("top" in decode)
     if "top" in decode:
-        assert [each[0] for each in record["top"]] == [*zip(record["tags"], record["probabilities"], strict=True)]
+        best = [(each[0]["label"], each[0]["probability"]) for each in record["top"]]
+        assert best == [*zip(record["tags"], record["probabilities"], strict=True)]
         assert {len(each) for each in record["top"]} == {decode["top"]}
 
 
@@ -174,7 +176,7 @@ def check_masks(predictor: Any, item: Any, record: Any, decode: Decode) -> None:
     )
     assert record["text"].startswith(re.split("<mask>|.MASK.", item)[0].strip())
     for candidates in record["masks"]:
-        values = [value for _, value in candidates]
+        values = [each["probability"] for each in candidates]
         assert len(values) == decode.get("top", 1) and values == sorted(values, reverse=True)
 
 
@@ -343,7 +345,10 @@ def bad_images(folder: Path) -> list[tuple[Any, str]]:
 def check_objects(predictor: Any, image: Any, record: Any, decode: Decode) -> None:
     height, width, _ = image.shape
     scores = [each["score"] for each in record["objects"]]
-    assert [*record] == ["width", "height", "objects"] and (record["width"], record["height"]) == (width, height)
+    assert [*record] == ["width", "height", "objects", "notices"] and (record["width"], record["height"]) == (
+        width,
+        height,
+    )
     assert scores == sorted(scores, reverse=True) and min(scores, default=1) >= decode.get("threshold", 0)
     assert len(scores) == decode.get("top", 5) or "threshold" in decode
     for each in record["objects"]:

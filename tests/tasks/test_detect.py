@@ -17,6 +17,7 @@ from regard.data.batch import Batch
 from regard.data.sources.boxes import Objects
 from regard.errors import UserError
 from regard.families import detr
+from regard.messages.labels import DetectedObject
 from regard.metrics import detection
 from regard.metrics.detection import detection_metrics
 from regard.parts import Detections
@@ -30,7 +31,6 @@ from regard.tasks.detect.objective import (
     denoising_loss,
     detection_loss,
 )
-from regard.tasks.requests import DetectedObject
 from regard.training.step import GradientStep
 
 TINY = {
@@ -268,7 +268,8 @@ def truth(boxes: list[list[float]], labels: tuple[str, ...], crowd: list[bool] |
 def test_average_precision_by_hand() -> None:
     """Two objects; the first detection is right, the second is not, the third is: precision 1, 1/2, 2/3."""
     truths = [truth([[0, 0, 10, 10], [50, 50, 90, 90]], ("a", "a"))]
-    found = [[("a", 0.9, (0, 0, 10, 10)), ("a", 0.8, (100, 100, 120, 120)), ("a", 0.7, (50, 50, 90, 90))]]
+    boxes = (0, 0, 10, 10), (100, 100, 120, 120), (50, 50, 90, 90)
+    found = [[DetectedObject("a", score, box) for score, box in zip((0.9, 0.8, 0.7), boxes, strict=True)]]
     metrics = detection_metrics(truths, found)
     expected = (51 * 1 + 50 * 2 / 3) / 101  # recall 0…0.5 with precision 1, then 2/3
     assert metrics["ap"] == pytest.approx(expected, abs=1e-6) and metrics["ap50"] == pytest.approx(expected, abs=1e-6)
@@ -282,7 +283,8 @@ def test_crowds_and_unknown_classes() -> None:
         truth([[0, 0, 10, 10], [20, 20, 80, 80]], ("a", "a"), [False, True]),
         truth([[0, 0, 9, 9]], ("b",), [True]),
     ]
-    found = [[("a", 0.9, (30, 30, 40, 40)), ("a", 0.8, (0, 0, 10, 10)), ("other", 0.9, (0, 0, 5, 5))], []]
+    rows = ("a", 0.9, (30, 30, 40, 40)), ("a", 0.8, (0, 0, 10, 10)), ("other", 0.9, (0, 0, 5, 5))
+    found = [[DetectedObject(*row) for row in rows], []]
     metrics = detection_metrics(truths, found)
     assert metrics["ap"] == 1.0 and list(metrics["classes"]) == ["a"]  # a detection on a crowd is not wrong
     assert detection_metrics([truth([], ())], [[]])["classes"] == {}
@@ -314,13 +316,14 @@ def test_metrics_equal_those_of_faster_coco_eval() -> None:
                     "iscrowd": int(crowd),
                 }
             )
-        for label, score, box in detected:
+        for each in detected:
+            left, top, right, bottom = each.box
             results.append(
                 {
                     "image_id": 10 * image,
-                    "category_id": "abc".index(label) + 5,
-                    "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-                    "score": score,
+                    "category_id": "abc".index(each.label) + 5,
+                    "bbox": [left, top, right - left, bottom - top],
+                    "score": each.score,
                 }
             )
     index = COCO(

@@ -6,7 +6,7 @@ import torch
 from transformers import DetrImageProcessorPil
 
 from regard.parts import Detections
-from regard.tasks.detect.task import find_objects
+from regard.tasks.detect.objects import find_objects
 
 
 def test_objects_agree_with_transformers():

@@ -16,10 +16,10 @@ from regard.config.strategies import Argmax, Average, MaskPredict, NoisyParallel
 from regard.decode.parallel import decoding as parallel
 from regard.decode.parallel.copies import TokenCopying, likeliest_lengths, limit_fertilities
 from regard.errors import UserError
+from regard.messages.texts import TranslateRequest
 from regard.parts import Encoded, Inputs
 from regard.parts.parallel.fertility import best_fertilities, copy_tokens
 from regard.tasks.parallel.data import FertilityDataset, MaskPredictDataset
-from regard.tasks.requests import TranslateRequest
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
 

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from regard.config.registry import TASKS
 from regard.errors import UserError
-from regard.messages.base import message_adapter
+from regard.messages.base import message_adapter, to_json
 from regard.tasks.predictor import Embedding, Streaming
 from regard.tasks.verbs import submit_json, verbs_of
 
@@ -149,7 +149,7 @@ def test_details_tell_of_the_answer(name: str) -> None:
         requests = predictor.requests([*case.items], details=True, **decode)
         results = predictor.predict_requests(requests)
         pairs = [*zip(requests, results, strict=True)]
-        records = [predictor.record(*pair) for pair in pairs]
+        records = [to_json(result) for _, result in pairs]
         same(predictor.predict([*case.items], details=True, **decode), records)
         json.dumps(records, allow_nan=False)
         for item, pair, record in zip(case.items, pairs, records, strict=True):

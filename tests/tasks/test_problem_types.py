@@ -16,6 +16,7 @@ from regard import UserError
 from regard.cli.app import main
 from regard.config.data.texts import TokenizerConfig
 from regard.data.datasets.rows import encode_rows, pad_texts
+from regard.messages.labels import MultiLabelRequest
 from regard.metrics.bag_of_words import BagOfWords, Tfidf, fit_linear
 from regard.metrics.labels import multi_label_metrics
 from regard.parts import Inputs
@@ -135,7 +136,7 @@ def test_several_labels(runs, capsys, tmp_path):
     texts = [row["text"] for row in SETS[:5]]
     found = predictor.predict(texts, details=True)
     assert [predictor.predict(text, details=True)["labels"] for text in texts] == [each["labels"] for each in found]
-    assert all(value >= 0.5 for each in found for value in each["probabilities"]) and len(found[0]["top"]) == 2
+    assert all(label["probability"] >= 0.5 for each in found for label in each["labels"]) and len(found[0]["top"]) == 2
     every = predictor.predict(texts, threshold=0.0)
     assert all(sorted(each) == ["one", "red"] for each in every) and len(predictor.predict(texts[0], top=1)) == 1
     total = np.exp(predictor.score([texts[0]] * 4, [[], ["red"], "one", "red,one"])).sum()
@@ -150,7 +151,10 @@ def test_several_labels(runs, capsys, tmp_path):
         (lambda: predictor.score(texts[:1], [["blue"]]), "'blue' is no label of this run; it has one, red"),
         (lambda: predictor.score(texts[:2], [["red"]]), "there are 2 texts and 1 lists of labels"),
         (lambda: predictor.score(texts[:1], [{"red": 1}]), 'a target is {"red": 1}; expected a list of labels'),
-        (lambda: predictor.threshold(1.5), "a request has threshold=1.5; expected at least 0 and less than 1"),
+        (
+            lambda: predictor.predict_requests([MultiLabelRequest(texts[0], threshold=1.5)]),
+            "a request has threshold=1.5; expected at least 0 and less than 1",
+        ),
     ):
         with pytest.raises(UserError) as error:
             call()
@@ -199,12 +203,12 @@ def test_pairs_are_encoded_as_by_transformers(tmp_path):
     path = bert.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=3)
     predictor = regard.load(path, {"data.pairs": "yes"}, device="cpu")
     tokenizer, items = hf.AutoTokenizer.from_pretrained(path), [("the cat", "a b the"), ("cat " * 40, "a " * 9)]
-    rows, _ = predictor.encode_texts(items)
+    rows = [each.row for each in predictor.texts.read(items)]
     for item, row in zip(items, rows, strict=True):
-        theirs = tokenizer(*item, truncation="longest_first", max_length=predictor.room + 3)
+        theirs = tokenizer(*item, truncation="longest_first", max_length=predictor.texts.room + 3)
         assert sorted(row.tolist()) == sorted(theirs["input_ids"]) and len(row) == len(theirs["input_ids"])
     theirs = tokenizer([items[0][0]], [items[0][1]], return_tensors="pt")
-    ours = predictor.collate(rows[:1])
+    ours = predictor.texts.collate(rows[:1])
     assert ours.values.tolist() == theirs["input_ids"].tolist()
     assert ours.token_types is not None and ours.token_types.tolist() == theirs["token_type_ids"].tolist()
     model = hf.AutoModelForSequenceClassification.from_pretrained(path).eval()

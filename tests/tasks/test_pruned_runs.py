@@ -79,7 +79,7 @@ def test_the_export_has_zeros_for_pruned_heads(folders):
     assert report["heads"] == "3 pruned heads are zeros: the format has as many heads in every layer"
     theirs = hf.AutoModelForSequenceClassification.from_pretrained(folders / "hf").eval()
     predictor = regard.load(folders / "pruned")
-    (row,) = predictor.encode_with_warning([TEXTS[0][0]])
+    (row,) = predictor.texts.rows([TEXTS[0][0]])
     tokens = torch.tensor(row.tolist())[None].long()
     with torch.no_grad():
         assert (theirs(tokens).logits - predictor.module(Inputs("tokens", tokens))).abs().max() < 1e-5

@@ -9,26 +9,23 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import regard
-from regard.config.registry import TASKS
 from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
 from regard.errors import UserError
-from regard.messages.texts import LanguageRequest
-from regard.tasks import requests as types
+from regard.messages import labels, speech, texts, verbs
+from regard.messages.base import Request, Result
+from regard.messages.labels import ClassifyRequest, MaskedRequest, TagRequest
+from regard.messages.texts import LanguageRequest, TranslateRequest
 from regard.tasks.notices import Notice, warn_once
 from regard.tasks.predictor import Embedding, Predictor, Streaming
-from regard.tasks.requests import (
-    ClassifyRequest,
-    MaskedRequest,
-    TagRequest,
-    TranslateRequest,
-)
-from regard.tasks.task import task_module
 
 OLD = Path(__file__).parents[1] / "old"
-OTHERS = [types.MultiLabelRequest, types.MultiLabelResult, types.RegressionRequest, types.RegressionResult]
-TASK_TYPES = [kind for name in TASKS for kind in (task_module(name).TASK.request, task_module(name).TASK.result)]
-TYPES = list(dict.fromkeys([*TASK_TYPES, *OTHERS]))
+TYPES = [
+    kind
+    for module in (texts, speech, labels, verbs)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Request | Result) and kind.__module__ == module.__name__
+]
 TEXTS = ["The dog", "It will rain in the evening.", "the people sold apples", "Yes"]
 
 

@@ -73,7 +73,7 @@ def test_predictions_keep_the_input_format(predictor):
     assert record == {"id": 7, "tokens": WORDS, "tags": TAGS}
     details = predictor.predict([WORDS], details=True, top=2)[0]
     assert details["tags"] == TAGS and min(details["probabilities"]) > 0.4 and len(details["top"][3]) == 2
-    assert details["top"][3][0][0] == "B-D" and "top" not in predictor.predict([WORDS], details=True)[0]
+    assert details["top"][3][0]["label"] == "B-D" and not predictor.predict([WORDS], details=True)[0]["top"]
     assert predictor.predict([]) == [] and predictor.predict([[]]) == [[]]
 
 
@@ -143,19 +143,19 @@ def test_top_tags_need_details(run, capsys, monkeypatch):
 
 
 def test_errors(predictor, capsys, monkeypatch, run):
-    with pytest.raises(UserError, match=r"sentence 2, '1\\ta⏎?.*': 2 columns; a line of CoNLL-U has 10"):
+    with pytest.raises(UserError, match=r"the sentence, '1\\ta⏎?.*': 2 columns; a line of CoNLL-U has 10"):
         regard.load(run, {"data.format": "conllu", "data.column": ""}).predict(["# x", "1\ta"])
     with pytest.raises(
-        UserError, match="sentence 1 has several lines and looks like text, where a sentence is one line"
+        UserError, match="the sentence has several lines and looks like text, where a sentence is one line"
     ):
         regard.load(run, {"data.format": "text"}).predict("a\nb")
-    with pytest.raises(UserError, match="sentence 1, .*: not one JSON object"):
+    with pytest.raises(UserError, match="the sentence, .*: not one JSON object"):
         predictor.predict("{")
     for record, words in (
         ('{"words": 3}', "no list of texts under 'tokens'; there is words"),
         ('{"tokens": ["\\ud800"]}', "half a surr"),
     ):
-        with pytest.raises(UserError, match=f"sentence 1, .*{words}"):
+        with pytest.raises(UserError, match=f"the sentence, .*{words}"):
             predictor.predict([record])
     code, _, err = run_cli(capsys, monkeypatch, "", "score", run)
     assert code == 0

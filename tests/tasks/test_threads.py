@@ -16,9 +16,9 @@ from regard.adapt import tune
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.look import record_attention
+from regard.messages.labels import ClassifyRequest
 from regard.runs.pretrained import Pretrained
 from regard.runs.tuned import AdapterSwitch
-from regard.tasks.requests import ClassifyRequest
 
 OLD = Path(__file__).parents[1] / "old"
 THREADS, CALLS = 8, 125  # per thread

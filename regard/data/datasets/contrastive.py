@@ -46,9 +46,6 @@ class ItemSide(ABC):
     def cost(self, examples: Source, index: int) -> int:
         """The size that the budget of a step counts; it does not read the item if possible."""
 
-    def encode_all(self, items: Sequence[Any]) -> list[Array]:
-        return [self.encode(item) for item in items]
-
     def encode_to_train(self, raw: Any, rng: Rng | None = None) -> Array:
         """As `encode`, possibly in less memory."""
         return self.encode(raw, rng)
@@ -71,6 +68,7 @@ class TextSide(ItemSide):
         return self.encode_all([raw])[0]
 
     def encode_all(self, items: Sequence[str]) -> list[Array]:
+        """Many texts in one call of the tokenizer."""
         return [add_start_end(self.tokenizer, ids[: self.room]) for ids in self.tokenizer.encode(list(items))]
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
@@ -98,9 +96,6 @@ class ImageSide(ItemSide):
     def encode_to_train(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """As bytes, a quarter of the memory, unless normalized pixels are erased."""
         return self.image.encode(raw, rng) if self.image.erase else self.image.encode_bytes(raw, rng)
-
-    def encode_all(self, items: Sequence[RawImage]) -> list[Array]:
-        return self.image.encode_all(items)
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         return self.image.collate(encoded)

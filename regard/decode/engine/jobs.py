@@ -96,24 +96,6 @@ class Read(Job[R], Generic[Raw, R]):
 
 
 @dataclass(frozen=True, eq=False)
-class Call(Job[R], Generic[Raw, R]):
-    """A function of many requests at once, which makes its own batches of at most so many rows."""
-
-    function: Callable[[Sequence[Raw], int], Sequence[R]]
-    value: Raw
-    stage: ClassVar[int] = 4
-
-    def group(self) -> Hashable:
-        return Call, self.function
-
-    def limits(self, context: ModelContext, batch: int) -> tuple[int, int]:
-        return 0, 0
-
-    def run(self, jobs: Sequence["Call[Raw, R]"], context: ModelContext) -> list[R]:
-        return list(self.function([job.value for job in jobs], context.batch))
-
-
-@dataclass(frozen=True, eq=False)
 class ModelCall(Job[R]):
     """A function of the model that runs alone, such as one that records all attention of an input."""
 

@@ -18,6 +18,7 @@ from ...parts import Inputs, slots
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.external import FolderTokenizer
 from ...processors.text.tokenizers import END, SPECIALS, START, Tokenizer, TrainedTokenizer
+from ...tasks.label.texts import TextEncoder
 from ..parity import check_close, export_error, quiet
 from .clip import LEGACY_END, POSITIONS, SCALE, TEXT, VISION, WHOLE, names, read, unsupported
 from .gpt2_export import control_token_names
@@ -152,15 +153,15 @@ def check(predictor: "ContrastivePredictor", draft: Path, precision: str) -> str
     model: Any = predictor.model.float().cpu()  # type: ignore[attr-defined]
     image: Any = c.source
     pixels = torch.rand(2, image.channels, image.image, image.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    texts, ids = sample_texts(predictor.tokenizer, predictor.text_side.room), exported_ids(predictor.tokenizer)
-    rows = predictor.text_side.encode_all(texts)
-    reference = model(Inputs("pixels", pixels), predictor.text_side.collate(rows))
+    texts, ids = sample_texts(predictor.tokenizer, predictor.texts.room), exported_ids(predictor.tokenizer)
+    rows = predictor.texts.rows(texts)
+    reference = model(Inputs("pixels", pixels), predictor.texts.collate(rows))
     folder = read(draft, read_json(draft / "config.json"))
-    side = type(predictor.text_side)(folder.tokenizer, predictor.text_side.room)
+    encoder = TextEncoder(folder.tokenizer, predictor.texts.room)
     expected = [[ids.get(number, number) for number in row.tolist()] for row in rows]
-    folder_rows = side.encode_all(texts)
+    folder_rows = encoder.rows(texts)
     compare_tokens("the folder", texts, [row.tolist() for row in folder_rows], expected)
-    folder_scores = folder.model(Inputs("pixels", pixels), side.collate(folder_rows))
+    folder_scores = folder.model(Inputs("pixels", pixels), encoder.collate(folder_rows))
     difference = check_close("the folder gives scores", folder_scores, reference)
     readers = ["regard"]
     if find_spec("transformers") is not None:

@@ -57,7 +57,7 @@ from ..notices import Notice
 from ..objectives import Seq2SeqObjective
 from ..task import Task, spec_of
 
-TASK = Task("caption", frozenset({"pixels"}), "target", CaptionRequest, TextResult)
+TASK = Task("caption", frozenset({"pixels"}), "target")
 IMAGE, TEXT = "image", "text"  # the fields of an example
 CAPTION_METRICS = ("bleu", "chrf", "exact")  # beside CIDEr-D
 

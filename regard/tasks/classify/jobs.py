@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -20,21 +20,12 @@ from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
 from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
+from .evaluation import validation_metrics
 from .ngram_start import start_ngrams
 
-
-class Problem(NamedTuple):
-    """The objective and the metrics of one problem type."""
-
-    objective: type[LabelObjective]
-    metrics: tuple[str, ...]  # of train.metric; the second replaces a metric of another problem
-
-
-PROBLEMS: dict[ProblemType, Problem] = {
-    "single_label": Problem(LabelObjective, ("loss", "accuracy", "f1")),
-    "multi_label": Problem(MultiLabelObjective, ("loss", "micro_f1", "accuracy", "f1")),
-    "regression": Problem(RegressionObjective, ("loss", "rmse", "pearson", "spearman")),
-}
+OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
+    "single_label": LabelObjective, "multi_label": MultiLabelObjective, "regression": RegressionObjective
+}  # fmt: skip
 
 
 class ClassifyJob(LabelJob):
@@ -51,9 +42,10 @@ class ClassifyJob(LabelJob):
         splits: dict[str, Source],
         resumed: bool,
     ) -> None:
-        self.problem: ProblemType = predictor.problem
+        self.problem: ProblemType = predictor.problem_class.name
+        self.metric_names: tuple[str, ...] = predictor.problem_class.metric_names
         self.splits, train = splits, splits["train"]
-        labels = self._labels(run, processors, predictor.label_field)
+        labels = self._labels(run, processors)
         tokenizer = find_or_train_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
         settings = {} if self.problem != "regression" else {"ngrams": {"order": 0}}
         run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels), **settings)
@@ -61,21 +53,21 @@ class ClassifyJob(LabelJob):
         self.predictor = predictor(run, build_model(run), tokenizer, labels, device)
         data, train_settings, model = run.data, run.train, self.predictor.model
         self.objective = self._objective(labels)
-        target, types = self.predictor.processors[predictor.label_field], getattr(run.model, "token_types", 2)
+        target, types = self.predictor.problem.processor, getattr(run.model, "token_types", 2)
         dataset = LabeledTextDataset(train, tokenizer, target, data, train_settings, model.context, types)
         self.loader = Loader.of(dataset)
         if not resumed:  # a checkpoint has what follows
             self._set_first_weights(dataset)
 
-    def _labels(self, run: Run, processors: Processors, field: str) -> LabelSet:
+    def _labels(self, run: Run, processors: Processors) -> LabelSet:
         if self.problem == "regression":
             return LabelSet({"value": 0})
         collect = collect_labels if self.problem == "single_label" else collect_label_sets
-        return label_set(run, collect(self.splits["train"]), processors, field, self.splits)
+        return label_set(run, collect(self.splits["train"]), processors, "label", self.splits)
 
     def _with_metric(self, run: Run) -> Run:
         """The run with a train.metric that its targets have."""
-        metrics = PROBLEMS[self.problem].metrics
+        metrics = self.metric_names
         custom = {name.removeprefix("-") for name in run.train.own_metrics}
         if run.train.metric in {*metrics, *custom}:
             return run
@@ -91,7 +83,7 @@ class ClassifyJob(LabelJob):
         weights = class_weights(
             data.class_weights, data.weight_table(), labels, self.problem, len(self.splits["train"])
         )
-        return PROBLEMS[self.problem].objective(as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
+        return OBJECTIVES[self.problem](as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
 
     @torch.no_grad()
     def _set_first_weights(self, dataset: LabeledTextDataset) -> None:
@@ -109,7 +101,7 @@ class ClassifyJob(LabelJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        metrics: dict[str, float] = self.predictor.validation_metrics(self.splits["valid"])
+        metrics: dict[str, float] = validation_metrics(self.predictor, self.splits["valid"])
         return metrics | self._baselines
 
     @cached_property
@@ -117,7 +109,7 @@ class ClassifyJob(LabelJob):
         """The scores of the baselines on the validation data."""
         valid = self.splits["valid"]
         references = [valid.field(index, 1) for index in range(len(valid))]
-        scores = self.predictor.majority_baseline(references)
+        scores = self.predictor.problem.constant_baseline(references)
         if self.run.eval.baseline:
             scores |= StoredBaseline(self.predictor.folder).score(valid, self.problem)
         return {name: value for name, value in scores.items() if isinstance(value, float)}

@@ -1,166 +1,185 @@
 """Classification of a text or a pair of texts: one label, several labels, or a number (data.problem_type)."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from importlib import import_module
+from collections.abc import Iterable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
+from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
-from ...data.sources.labeled import detect_problem
-from ...errors import UserError
-from ...metrics.bag_of_words import ProblemType
-from ...metrics.labels import label_metrics
-from ...processors.base import Processor
-from ...processors.labels import LabelProcessor, LabelSet
-from ..base import Metrics, Processors, Record, open_splits
+from ...data.sources.labeled import detect_problem, label_roles
+from ...data.tables.columns import ColumnRule
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import Forward, Head, Read
+from ...families.protocols import LabelModel
+from ...messages.labels import (
+    ClassifyRequest,
+    ClassifyResult,
+    MultiLabelRequest,
+    MultiLabelResult,
+    RegressionRequest,
+    RegressionResult,
+)
+from ...messages.media import Item as ScoredItem
+from ...messages.verbs import ScoreRequest, ScoreResult
+from ...metrics.labels import paired_accuracy_bootstrap
+from ...parts import Inputs
+from ...processors.base import Array, Processor
+from ...processors.labels import LabelSet
+from ...processors.saved import load_processors
+from ...processors.text.tokenizers import Tokenizer
+from ..base import Metrics, Processors, build_model, open_splits, require_tokenizer
 from ..label import encoder
-from ..label.baselines import StoredBaseline
-from ..label.encoder import LabelPredictor, PretrainedEncoder, run_of_folder
-from ..notices import empty_text, require_finite
-from ..predictor import PlainResult, RequestType, ResultType
-from ..records import label_record
-from ..requests import ClassifyRequest, ClassifyResult
+from ..label.encoder import EncoderPredictor, PretrainedEncoder, labels_of_folder, run_of_folder
+from ..label.texts import TextEncoder, Texts, is_empty, item_texts
+from ..notices import require_finite
+from ..predictor import PlainResult
 from ..task import TEXT, Task
-from ..texts import as_texts
-from .items import TextItem, TextItems, data_split, is_empty, item_of, item_of_example
+from .evaluation import evaluate_texts, text_outputs
+from .items import TextItem, as_items, data_split, item_of
 from .jobs import ClassifyJob
+from .problems import A, MultiLabel, Problem, Q, Regression, SingleLabel, second
 
-TASK = Task("classify", TEXT, "label", ClassifyRequest, ClassifyResult)
-
-
-class LabeledTexts(TextItems[RequestType, ResultType], LabelPredictor[TextItem, RequestType, ResultType]):
-    """A predictor of one or several labels of a text or a pair of texts."""
-
-    label_field = "label"
-    problem: ProblemType
-    folder: Path | None = None
-
-    @classmethod
-    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
-        predictor = super().from_run_folder(run, folder, device)
-        predictor.folder = folder
-        return predictor
-
-    def baselines(self, examples: Source, references: Sequence[Any]) -> Metrics:
-        """The scores of the most frequent label and of a bag of words."""
-        if not self.with_baselines:
-            return {}
-        if not self.run.eval.baseline:
-            return self.majority_baseline(references)
-        return self.majority_baseline(references) | StoredBaseline(self.folder).score(examples, self.problem)
+TASK = Task("classify", TEXT, "label")
+LABEL = "label"  # the field of targets
 
 
-class ClassifyPredictor(LabeledTexts[ClassifyRequest, ClassifyResult]):
+class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
+    """A predictor of labels or a number of a text, or of a pair of texts (data.pairs) with END between them."""
+
+    model: LabelModel
+    problem_class: ClassVar[type[Problem[Any, Any]]]
+    folder: Path | None = None  # which has the bag of words
+
+    def __init__(
+        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
+    ) -> None:
+        super().__init__(run, model, tokenizer, device)
+        self.labels, self.roles = labels, label_roles(run.data)
+        self.columns = len(self.roles) - 1
+        self.fields = len(self.roles) if self.problem_class.labeled else self.columns
+
+    @property
+    def problem(self) -> Problem[Q, A]:
+        """What the outputs mean."""
+        return self.problem_class(self.run, self.labels)
+
+    @property
+    def pairs(self) -> bool:
+        """True if it reads pairs of texts."""
+        return bool(self.run.data.pairs == "yes")
+
+    @cached_property
+    def texts(self) -> TextEncoder:
+        room = max_text_tokens(self.model.context, self.run.data, 3 if self.pairs else 2)
+        return TextEncoder(self.tokenizer, room, getattr(self.run.model, "token_types", 2))
+
+    @cached_property
+    def head(self) -> Head[Array]:
+        """The pass for labels."""
+        return Head(self.texts.collate, partial(class_outputs, self.problem_class))
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {**super().processors, LABEL: self.problem.processor}
+
+    def is_item(self, x: object) -> bool:
+        return isinstance(x, str) or (self.pairs and isinstance(x, tuple) and all(isinstance(e, str) for e in x))
+
+    def input_rule(self) -> ColumnRule:
+        return self.column_rule(self.columns)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def requests(self, items: Iterable[TextItem], details: bool = False, **decode: object) -> list[Q]:
+        settings, problem = self.decode_settings(decode) if decode else None, self.problem
+        return [problem.request(texts, settings) for texts in as_items(items, self.pairs)]
+
+    async def answer(self, request: Q, emit: Emit | None = None) -> A:
+        if is_empty(texts := item_of(request)):
+            return self.problem.empty_result()
+        output, notices = await self.head_output(texts)
+        return self.problem.result(output, request, notices)
+
+    async def head_output(self, texts: Texts) -> tuple[Array, tuple[str, ...]]:
+        """The outputs (labels,) of the head, and notices."""
+        text = await Read(self.texts.read, texts)
+        return await Forward(self.head, text.row), text.notices
+
+    def plain_result(self, request: Q, result: A) -> PlainResult:
+        return self.problem.plain_result(request, result)
+
+    # --- known targets -----------------------------------------------------------------------------------------
+
+    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+        single = self.is_item(items)
+        texts = as_items([items] if single else items, self.pairs)
+        known = self.problem.targets(targets, single, len(texts))
+        requests = (
+            ScoreRequest(ScoredItem(text[0], text_pair=second(text)), target)
+            for text, target in zip(texts, known, strict=True)
+        )
+        return [*requests], single
+
+    async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
+        target = self.problem.target_ids(request.target)
+        output, notices = await self.head_output(item_texts(request.item))
+        value = self.problem.logprob(output, target)
+        require_finite([value])
+        return ScoreResult(value, notices=notices)
+
+    def outputs(self, items: Iterable[Texts]) -> Tensor:
+        """(texts, labels): log-probabilities; of several labels logits, and of regression the number."""
+        return text_outputs(self, items)
+
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[Any] | None, list[Any]]:
+        return evaluate_texts(self, data_split(self.run, "test", files))
+
+
+class ClassifyPredictor(TextLabelPredictor[ClassifyRequest, ClassifyResult]):
     """The label of every text. decode.top gives that many labels with their probabilities, the likeliest first.
 
     An empty text has no label.
     """
 
-    problem = "single_label"
+    request_type, result_type, problem_class = ClassifyRequest, ClassifyResult, SingleLabel
+    paired_test = staticmethod(paired_accuracy_bootstrap)
 
-    @property
-    def processors(self) -> dict[str, Processor]:
-        return {**super().processors, self.label_field: LabelProcessor(self.labels)}
 
-    def requests(self, items: Iterable[TextItem], details: bool = False, **decode: object) -> list[ClassifyRequest]:
-        top = self.decode_settings(decode).top if decode else None
-        return [ClassifyRequest(item[0], top, item[1] if len(item) > 1 else None) for item in self.as_items(items)]
+class MultiLabelPredictor(TextLabelPredictor[MultiLabelRequest, MultiLabelResult]):
+    """The labels of every text whose probability is at least decode.threshold. An empty text has none."""
 
-    def predict_batch(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
-        filled = [request for request in requests if not is_empty(item_of(request))]
-        rows, notices = self.encode_texts([item_of(request) for request in filled])
-        outputs = iter(zip(self.label_logprobs(rows, batch), notices, strict=True))
-        empty = ClassifyResult(None, None, (), notices=(empty_text(),))
-        return [
-            empty if is_empty(item_of(request)) else self._result(*next(outputs), self.top(request))
-            for request in requests
-        ]
+    request_type, result_type, problem_class = MultiLabelRequest, MultiLabelResult, MultiLabel
+    paired_test = staticmethod(paired_accuracy_bootstrap)
 
-    def record(self, request: ClassifyRequest, result: ClassifyResult) -> Record:
-        return label_record(result)
 
-    def plain_result(self, request: ClassifyRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
-        pairs = [(label.label, label.probability) for label in result.top]
-        return pairs if self.top(request) else result.label or ""
+class RegressionPredictor(TextLabelPredictor[RegressionRequest, RegressionResult]):
+    """The number of every text: the output of the head itself, not a probability. An empty text has none."""
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> PlainResult:
-        """ln P(label | text)"""
-        if self.is_item(texts) and isinstance(targets, str):
-            return self.score([texts], [targets], details)[0]
-        items, labels = self._check_pairs(texts, targets)
-        ids = self.label_ids(labels)
-        values = [float(row[number]) for row, number in zip(self._logprobs(items), ids, strict=True)]
-        require_finite(values)
-        return [{"score": value} for value in values] if details else values
+    request_type, result_type, problem_class = RegressionRequest, RegressionResult, Regression
 
-    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
-        """The metrics of `evaluate`, the predicted labels and the reference labels."""
-        examples = data_split(self.run, "test", files)
-        examples.require_nonempty("data.test")
-        items, references = [item_of_example(example) for example in examples], [example[1] for example in examples]
-        self.report_labels(examples, references)
-        logprobs = torch.stack(self._logprobs(items))
-        require_finite([float(logprobs.sum())])
-        predicted = self.best_labels(logprobs)
-        metrics = {"examples": len(references), **label_metrics(predicted, references)}
-        return metrics | self.baselines(examples, references) | self.unseen_labels(references), predicted, references
 
-    def validation_metrics(self, examples: Source) -> dict[str, float]:
-        """Nats per text, accuracy and macro F1; examples with an unseen label are left out."""
-        loss, predicted, references = self.loss_over(examples)
-        metrics = label_metrics(predicted, references)
-        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
-
-    def loss_over(self, examples: Source) -> tuple[float, list[str], list[str]]:
-        """Nats per text, predicted and reference labels; examples with an unseen label are left out."""
-        known = [example for example in examples if example[1] in self.labels.ids]
-        references = [example[1] for example in known]
-        logprobs = torch.stack(self._logprobs([item_of_example(e) for e in known])) if known else torch.zeros(0, 1)
-        targets = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
-        nats = -float(logprobs.gather(1, targets[:, None]).sum())
-        return nats / max(len(references), 1), self.best_labels(logprobs), references
-
-    def _check_pairs(self, texts: Any, targets: Any) -> tuple[list[tuple[str, ...]], list[str]]:
-        if self.is_item(texts) != isinstance(targets, str) or targets is None:
-            raise UserError("score takes two texts or two lists of texts, not one of each")
-        items, labels = self.as_items(texts), as_texts(targets, "label")
-        if len(items) != len(labels):
-            raise UserError(
-                f"there are {len(items)} texts and {len(labels)} labels; each text needs its label, so give as many "
-                "labels as texts"
-            )
-        return items, labels
-
-    def _logprobs(self, items: Sequence[TextItem]) -> list[Tensor]:
-        """(labels,) of each text."""
-        return self.label_logprobs(self.encode_with_warning(items))
-
-    def _result(self, logprobs: Tensor, notices: tuple[str, ...], top: int) -> ClassifyResult:
-        ranked = self.ranked_labels(logprobs, top)
-        require_finite([ranked[0].probability])
-        return ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notices)
+def class_outputs(problem: type[Problem[Any, Any]], model: LabelModel, inputs: Inputs) -> Array:
+    """The outputs (rows, labels) of a batch."""
+    outputs: Array = problem.outputs(model.label_logits(model.encode(inputs)).float()).cpu().numpy()
+    return outputs
 
 
 # --- construction --------------------------------------------------------------------------------------------------
 
-PREDICTORS = {
-    "multi_label": "regard.tasks.classify.multi_label:MultiLabelPredictor",
-    "regression": "regard.tasks.classify.regression:RegressionPredictor",
-}  # by data.problem_type; the others predict one label
+PREDICTORS: Mapping[str, type[TextLabelPredictor[Any, Any]]] = {
+    "multi_label": MultiLabelPredictor, "regression": RegressionPredictor
+}  # fmt: skip  # by data.problem_type; the others predict one label
 
 
-def predictor_class(run: Run) -> Any:
+def predictor_class(run: Run) -> type[TextLabelPredictor[Any, Any]]:
     """The class of predictors for the data.problem_type of a run."""
-    module, _, name = PREDICTORS.get(run.data.problem_type, "regard.tasks.classify.task:ClassifyPredictor").partition(
-        ":"
-    )
-    return getattr(import_module(module), name)
+    return PREDICTORS.get(run.data.problem_type, ClassifyPredictor)
 
 
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
@@ -173,15 +192,19 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return ClassifyJob(predictor_class(run), run, processors, device, splits, folder is not None)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Any:
+def restore(run: Run, folder: Path, device: torch.device) -> TextLabelPredictor[Any, Any]:
     """The predictor of a run folder, without the weights."""
-    return predictor_class(run).from_run_folder(run, folder, device)
+    processors, new_predictor = load_processors(folder), predictor_class(run)
+    labels = new_predictor.problem_class.load_labels(run, folder, processors)
+    predictor = new_predictor(run, build_model(run), require_tokenizer(processors), labels, device)
+    predictor.folder = folder
+    return predictor
 
 
-def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> Any:
+def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> TextLabelPredictor[Any, Any]:
     """The predictor of a Hugging Face folder."""
     run, device = run_of_folder(folder, overrides, "classify", problem_type=folder.problem_type)
-    return predictor_class(run)(run, folder.model, folder.tokenizer, LabelSet(dict.fromkeys(folder.labels, 0)), device)
+    return predictor_class(run)(run, folder.model, folder.tokenizer, labels_of_folder(folder), device)
 
 
 def size_without_data(run: Run) -> Run:

@@ -1,66 +1,74 @@
 """Classification of images: one label for an image."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.data.images import SquareImages
-from ...config.run import Run, change_settings, changed_decode
+from ...config.run import Run, change_settings
 from ...config.types import Base
 from ...data.datasets.mixed_images import MixedImages
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.images import labeled_images, open_images
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import Forward, Head, Read
 from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import LabelModel, as_module
-from ...look import AttentionView, Which, record_layers
+from ...look import AttentionView, Which
+from ...messages.labels import ClassifyImageRequest, ClassifyResult
+from ...messages.media import Image, Item
+from ...messages.verbs import EmbedRequest, ScoreRequest, ScoreResult
 from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
-from ...modalities.axes import image_axis
-from ...parts import Encoded, Inputs
-from ...parts.pooling import pool
-from ...processors.base import Processor
+from ...modalities.image import ImageModality
+from ...parts import Inputs
+from ...processors.base import Array, Processor
 from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor
-from ...processors.image.read import RawImage, is_image
+from ...processors.image.read import RawImage
 from ...processors.labels import LabelProcessor, LabelSet, collect_labels
 from ...processors.saved import load_processors
-from ...progress import track
 from ...synthetic.digits import make_digits
-from ..base import (
-    Metrics,
-    Processors,
-    Record,
-    build_model,
-    find_labels,
-    open_split,
-    open_splits,
-    view_title,
-    with_model_settings,
+from ..base import Metrics, Processors, build_model, find_labels, open_split, open_splits, with_model_settings
+from ..generate.predictor import pair_requests
+from ..label.embedding import Embedded, EmbeddingPredictor, PoolingHeads, encoder_view, refuse_target
+from ..label.encoder import label_logprobs
+from ..label.results import (
+    LabelJob,
+    best_labels,
+    class_result,
+    example_labels,
+    known_loss,
+    label_ids,
+    label_set,
+    majority_baseline,
+    report_labels,
+    top_k,
+    top_of,
+    unseen_labels,
 )
-from ..label.embedding import EmbeddingPredictor
-from ..label.results import LabelJob, LabelSetMixin, example_labels, label_set
 from ..notices import require_finite
 from ..objectives import ImageObjective
-from ..predictor import PlainResult
-from ..records import label_record
-from ..requests import ClassifyImageRequest, ClassifyResult
 from ..task import Task
-from .settings import ImageDecode
 
-TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageRequest, ClassifyResult)
+TASK = Task("classify-image", frozenset({"pixels"}), "label")
+IMAGE_WINDOW = 128  # images that are in memory at once
 IMAGE, LABEL = "image", "label"  # the fields of an example
 ONE_LABEL = "give a folder with one folder for each class, or a table with the columns path and label"
 
 
-class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
+class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
     """The label of every image: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
 
+    request_type, result_type = ClassifyImageRequest, ClassifyResult
     model: LabelModel
     item_name = "image"
     paired_test = staticmethod(paired_accuracy_bootstrap)
@@ -70,33 +78,49 @@ class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, Classif
     ) -> None:
         self.run, self.image, self.labels, self.device = run, image, labels, device
         self.model = model.to(device).eval()
+        self.window = max(IMAGE_WINDOW, run.decode.batch)
+
+    @cached_property
+    def images(self) -> ImageModality:
+        """How images are read."""
+        return ImageModality(self.image)
+
+    @cached_property
+    def head(self) -> Head[Array]:
+        """The pass for labels."""
+        return Head(self.images.collate, label_logprobs, self.images.cost, tokens=0)
+
+    @cached_property
+    def pooling_heads(self) -> PoolingHeads:
+        """The passes for embeddings."""
+        return PoolingHeads((self.run.model.pool,), self.images.collate, self.images.cost, tokens=0)
 
     @property
     def processors(self) -> dict[str, Processor]:
         return {IMAGE: self.image, LABEL: LabelProcessor(self.labels)}
 
-    # --- public methods ----------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------
 
     def requests(
         self, items: Iterable[RawImage], details: bool = False, **decode: object
     ) -> list[ClassifyImageRequest]:
         top = self.decode_settings(decode).top if decode else None
-        return [ClassifyImageRequest(image, top) for image in items]
+        return [ClassifyImageRequest(Image(image), top) for image in items]
 
-    def predict_batch(self, requests: Sequence[ClassifyImageRequest], batch: int | None = None) -> list[ClassifyResult]:
-        logprobs = self.label_logprobs([request.image for request in requests], batch)
-        require_finite([float(row.sum()) for row in logprobs])
-        ranked = [self.ranked_labels(row, self.top(request)) for row, request in zip(logprobs, requests, strict=True)]
-        return [ClassifyResult(labels[0].label, labels[0].probability, labels) for labels in ranked]
+    async def answer(self, request: ClassifyImageRequest, emit: Emit | None = None) -> ClassifyResult:
+        top = top_of(request, self.run.decode)
+        return class_result(self.labels.names, await self.logprobs(request.image.raw), top)
 
-    def record(self, request: ClassifyImageRequest, result: ClassifyResult) -> Record:
-        return label_record(result)
+    async def logprobs(self, image: RawImage) -> Array:
+        """(labels,) of an image."""
+        logprobs: Array = await Forward(self.head, await Read(self.images.encode_all, image))
+        return logprobs
 
     def plain_result(self, request: ClassifyImageRequest, result: ClassifyResult) -> ClassifyResult:
         return result
 
     def is_item(self, x: object) -> bool:
-        return is_image(x)
+        return self.images.is_item(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         """The images in a file, a folder, an archive or a table of paths."""
@@ -104,114 +128,75 @@ class ClassifyImagePredictor(LabelSetMixin, EmbeddingPredictor[RawImage, Classif
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
-        labels = result.top[: self.top(request) or 1]
+        labels = result.top[: top_of(request, self.run.decode) or 1]
         return "\t".join([name, *(f"{label.label}\t{label.probability:.4f}" for label in labels)])
 
-    def embed(self, images: "RawImage | Iterable[RawImage]", /, **decode: object) -> Tensor:
-        """A vector for every image, (images, width); one image gives one vector."""
-        if is_image(images):
-            return self.embed([images], **decode)[0]  # type: ignore[list-item]
-        settings, pooling = self.decode_settings(decode), self.run.model.pool
-        pooled = self.map_encoded([*images], lambda out: pool(out.states, out.valid, pooling, settings.normalize))  # type: ignore[misc]
-        return torch.stack(pooled) if pooled else torch.zeros(0, self.run.model.width)
+    def embed_requests(self, items: Iterable[RawImage], **decode: object) -> list[EmbedRequest]:
+        normalize = self.decode_settings(decode).normalize
+        return [EmbedRequest(Item(image=Image(image)), normalize=normalize) for image in items]
 
-    def score(self, images: Any, labels: Any = None, details: bool = False) -> PlainResult:
+    async def vector(self, request: EmbedRequest) -> Embedded:
+        head = self.pooling_heads.of(request, self.run.model.pool, self.run.decode.normalize)
+        return Embedded(await Forward(head, await Read(self.images.encode_all, item_image(request.item).raw)))
+
+    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+        single = self.is_item(items)
+        pairs = pair_requests(items, targets, single, ("an image and its label", "images", "labels"))
+        return [ScoreRequest(Item(image=Image(image)), label) for image, label in pairs], single
+
+    async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
         """ln P(label | image)"""
-        if is_image(images) and isinstance(labels, str):
-            return self.score([images], [labels], details)[0]
-        if is_image(images) or isinstance(labels, str) or labels is None:
-            raise UserError("score takes an image and its label, or a list of each, not one of both")
-        images, labels = [*images], [*labels]
-        if len(images) != len(labels):
-            raise UserError(f"there are {len(images)} images and {len(labels)} labels; give a label for each image")
-        ids = self.label_ids(labels)
-        values = [float(row[number]) for row, number in zip(self.label_logprobs(images), ids, strict=True)]
-        require_finite(values)
-        return [{"score": value} for value in values] if details else values
+        (label,) = label_ids(self.labels, [str(request.target)])
+        value = float((await self.logprobs(item_image(request.item).raw))[label])
+        require_finite([value])
+        return ScoreResult(value)
+
+    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights while the model reads an image."""
+        refuse_target(target, "image")
+        source = self.images.look_input(item)
+        return await encoder_view(self, source.inputs, partial(self.images.axis, source, self.model), layer)
 
     def state_inputs(self, items: Iterable[RawImage]) -> list[Inputs]:
         """The pixels of each image."""
         return [self.image.collate([array]) for array in self.image.encode_all([*items])]
 
-    def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The attention weights while the model reads an image."""
-        if target is not None:
-            raise UserError("this model generates no text, so it takes no target; give the image alone")
-        pixels = self.image.encode_bytes(text)
-        with record_layers(self.module, layer) as recorder:
-            self.model.encode(self.image.collate([pixels]).to(self.device))
-        source = image_axis(self.model, pixels, recorder.keys("encoder"))
-        return AttentionView.recorded(recorder, {"source": source}, view_title(self.run))
+    # --- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
         references = example_labels(examples)
-        self.report_labels(examples, references)
-        logprobs = self._logprobs(examples)
-        predicted = self.best_labels(logprobs)
+        report_labels(examples, references)
+        logprobs = self.example_logprobs(examples, range(len(examples)))
+        predicted = best_labels(self.labels, logprobs)
         metrics = label_metrics(predicted, references)
-        first = {"examples": len(references), "accuracy": metrics["accuracy"], **self.top_k(logprobs, references)}
-        metrics = first | metrics
-        return metrics | self.majority_baseline(references) | self.unseen_labels(references), predicted, references
-
-    # --- internals ---------------------------------------------------------------------------------------------
-
-    def top(self, request: ClassifyImageRequest) -> int:
-        """The number of labels that a request asks for; by default decode.top."""
-        return int(self.run.decode.top) if request.top is None else request.top
+        top = top_k(self.labels, logprobs, references)
+        first = {"examples": len(references), "accuracy": metrics["accuracy"], **top}
+        others = majority_baseline(self.labels, references) | unseen_labels(self.labels, references)
+        return first | metrics | others, predicted, references
 
     def loss_over(self, examples: Source) -> tuple[float, list[str], list[str]]:
         """Nats per image, predicted and reference labels; images with an unseen label are left out."""
         labels = example_labels(examples)
         known = [index for index, label in enumerate(labels) if label in self.labels.ids]
-        logprobs, references = self._logprobs(examples, known), [labels[index] for index in known]
-        targets = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
-        nats = -float(logprobs.gather(1, targets[:, None]).sum())
-        return nats / max(len(known), 1), self.best_labels(logprobs), references
+        return known_loss(self.labels, self.example_logprobs(examples, known), [labels[index] for index in known])
 
-    def _logprobs(self, examples: Source, chosen: Sequence[int] | None = None) -> Tensor:
-        """(images, labels) of the examples, or of those that are chosen."""
-        images = _Images(examples, range(len(examples)) if chosen is None else chosen)
-        logprobs = torch.stack(self.label_logprobs(images)) if len(images) else torch.zeros(0, len(self.labels))
+    def example_logprobs(self, examples: Source, chosen: Sequence[int]) -> Tensor:
+        """(images, labels) of the chosen examples, which are read when their turn comes."""
+        rows = self.run_programs(self.logprobs(examples[index][0]) for index in chosen)
+        logprobs = torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, len(self.labels))
         require_finite([float(logprobs.sum())])
         return logprobs
 
-    def label_logprobs(self, images: Sequence[RawImage], batch: int | None = None) -> list[Tensor]:
-        """(labels,) of each image."""
-        return self.map_encoded(images, lambda encoded: self.model.label_logits(encoded).float().log_softmax(-1), batch)
 
-    @torch.no_grad()
-    def map_encoded(
-        self, images: Sequence[RawImage], function: Callable[[Encoded], Tensor], batch: int | None = None
-    ) -> list[Tensor]:
-        """Apply `function` to the encoder's output for each image, in order."""
-        size, outputs = batch or self.run.decode.batch, list[Tensor]()
-        for first in track(range(0, len(images), size), "batches of images", -(-len(images) // size)):
-            arrays = self.image.encode_all(images[first : first + size])
-            outputs += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
-        return outputs
-
-    def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
-        """The run's decode.*, changed by `decode`."""
-        settings: ImageDecode = changed_decode(self.run, decode)
-        return settings
-
-
-class _Images(Sequence[Any]):
-    """The images of examples, read when they are needed."""
-
-    def __init__(self, examples: Source, chosen: Sequence[int]) -> None:
-        self.examples, self.chosen = examples, chosen
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self.examples[i][0] for i in self.chosen[index]]
-        return self.examples[self.chosen[index]][0]
+def item_image(item: Item) -> Image:
+    """The image of an item; a text or a recording is refused."""
+    if item.image is None:
+        given = "a text" if item.text is not None else "a recording"
+        raise UserError(f"this model reads images and was given {given}; give an image")
+    return item.image
 
 
 class ClassifyImageJob(LabelJob):

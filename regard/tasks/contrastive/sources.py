@@ -1,4 +1,4 @@
-"""The items that texts are compared with: images, sound or other texts. Each modality opens and encodes its items."""
+"""The pairs of a run: images, recordings or other texts, each with its text. How they are opened and encoded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -16,14 +16,14 @@ from ...data.sources.images import is_image_name, open_images
 from ...data.sources.pairs import open_pairs
 from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ...errors import UserError
-from ...look import ViewAxis
-from ...modalities.axes import frame_axis, patch_axis
+from ...messages.media import Image, Item, Sound
+from ...modalities.base import Modality
+from ...modalities.image import ImageModality
+from ...modalities.sound import SoundModality
 from ...parts.inputs import TensorKind
 from ...processors.base import Processor
 from ...processors.image.processor import ImageProcessor
-from ...processors.image.read import is_image
 from ...processors.sound.frames import SoundFrames
-from ...processors.sound.read import is_sound
 from ...synthetic.captions import Combination, SceneSettings, all_combinations, make_captions
 from ...synthetic.dates import make_dates
 from ...synthetic.morse import make_morse
@@ -34,8 +34,8 @@ from ..transcribe.processors import new_frames, with_augmentation
 TEXT = "text"  # the field of texts
 
 
-class ItemModality(ABC):
-    """Items of one modality."""
+class PairSource(ABC):
+    """Pairs of items of one modality and their texts."""
 
     noun: ClassVar[str]
     field: ClassVar[str]  # of an example
@@ -46,30 +46,28 @@ class ItemModality(ABC):
         """Pairs of an item and its text."""
 
     @abstractmethod
-    def embedded(self, data: ContrastiveData, split: str) -> Source: ...
+    def embedded(self, data: ContrastiveData, split: str) -> Source:
+        """A split of the embedded data."""
 
     @abstractmethod
     def new_processor(self, run: Run, processors: Processors, train: Source) -> Processor | None:
         """The processor of items: that of the start, or a new one; None for texts."""
 
     @abstractmethod
-    def side(self, processor: Processor | None, text: TextSide) -> ItemSide: ...
+    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+        """How training reads items."""
+
+    @abstractmethod
+    def modality(self, processor: Processor | None) -> Modality | None:
+        """How requests read items; None: they are texts."""
+
+    @abstractmethod
+    def item(self, raw: Any) -> Item:
+        """The first element of a pair as an item of a request."""
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
         """Settings of the model that the processor decides."""
         return {}
-
-    @abstractmethod
-    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
-        """The positions of the tower over an item, for views of attention."""
-
-    @abstractmethod
-    def is_one(self, x: object) -> bool:
-        """True for one item or text, False for several."""
-
-    def is_source(self, x: object) -> bool:
-        """True for an item, False for a text."""
-        return not isinstance(x, str) or self.is_name(x)
 
     def is_name(self, name: str) -> bool:
         """True for the name of a file of this modality."""
@@ -80,7 +78,7 @@ class ItemModality(ABC):
         raise NotImplementedError
 
 
-class ImageModality(ItemModality):
+class ImagePairs(PairSource):
     """Images with captions; the embedded ones are scenes of colored shapes."""
 
     noun, field, example = "image", "image", "test.tsv"
@@ -99,12 +97,12 @@ class ImageModality(ItemModality):
         assert isinstance(processor, ImageProcessor)
         return ImageSide(processor)
 
-    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
+    def modality(self, processor: Processor | None) -> ImageModality:
         assert isinstance(processor, ImageProcessor)
-        return patch_axis(processor, raw, positions)
+        return ImageModality(processor)
 
-    def is_one(self, x: object) -> bool:
-        return is_image(x)
+    def item(self, raw: Any) -> Item:
+        return Item(image=Image(raw))
 
     def is_name(self, name: str) -> bool:
         return is_image_name(name)
@@ -113,7 +111,7 @@ class ImageModality(ItemModality):
         return open_images(name, data)
 
 
-class SoundModality(ItemModality):
+class SoundPairs(PairSource):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
     noun, field, example = "recording", "sound", "test.tsv"
@@ -132,16 +130,16 @@ class SoundModality(ItemModality):
         assert isinstance(processor, SoundFrames)
         return SoundSide(processor)
 
-    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
+    def modality(self, processor: Processor | None) -> SoundModality:
         assert isinstance(processor, SoundFrames)
-        return frame_axis(processor, STRIDE, positions, processor.encode(raw))
+        return SoundModality(processor, STRIDE)
+
+    def item(self, raw: Any) -> Item:
+        return Item(audio=Sound(raw))
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
         assert isinstance(processor, SoundFrames)
         return {"bins": processor.bins}
-
-    def is_one(self, x: object) -> bool:
-        return is_sound(x)
 
     def is_name(self, name: str) -> bool:
         return is_sound_name(name)
@@ -150,7 +148,7 @@ class SoundModality(ItemModality):
         return open_sounds(name, data)
 
 
-class TextModality(ItemModality):
+class TextPairs(PairSource):
     """Pairs of texts; the embedded ones are dates."""
 
     noun, field, example = "text", "source", "test.tsv"
@@ -167,24 +165,17 @@ class TextModality(ItemModality):
     def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
         return TextSide(text.tokenizer, text.room, 0, self.field)
 
-    def axis(self, processor: Processor | None, raw: Any, positions: int) -> ViewAxis:
-        raise AssertionError("items that are texts have the axis of texts")
+    def modality(self, processor: Processor | None) -> None:
+        return None
 
-    def is_one(self, x: object) -> bool:
-        return not isinstance(x, list | tuple) and not hasattr(x, "__next__")
-
-    def is_source(self, x: object) -> bool:
-        if isinstance(x, str):
-            return False
-        name = f"the file {x}" if isinstance(x, PathLike) else f"a value of type {type_name(x)}"
+    def item(self, raw: Any) -> Item:
+        if isinstance(raw, str):
+            return Item(raw)
+        name = f"the file {raw}" if isinstance(raw, PathLike) else f"a value of type {type_name(raw)}"
         raise UserError(f"this run compares texts and was given {name}; give texts, or use a run of images")
 
 
-SOURCES: dict[TensorKind, ItemModality] = {
-    "pixels": ImageModality(),
-    "frames": SoundModality(),
-    "tokens": TextModality(),
-}
+SOURCES: dict[TensorKind, PairSource] = {"pixels": ImagePairs(), "frames": SoundPairs(), "tokens": TextPairs()}
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:

@@ -1,13 +1,12 @@
 """Detection: the objects in an image, each with a label, a score and a box."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.data.images import DetectData, ImageData
@@ -17,28 +16,31 @@ from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
 from ...data.sources.images import open_images
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import Forward, Head, ModelCall, Program, Read
 from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import BoxModel, as_module
 from ...files import json_line
 from ...look import AttentionView, Which, record_layers
-from ...metrics.detection import detection_metrics
+from ...messages.base import to_json
+from ...messages.labels import DetectedObject, DetectRequest, DetectResult
+from ...messages.media import Image
+from ...metrics.detection import MOST, detection_metrics
 from ...modalities.axes import image_axis, query_axis
-from ...parts import Detections
-from ...parts.media.boxes import corners
+from ...parts import Detections, Inputs
 from ...processors.base import Processor
 from ...processors.boxes import BoxProcessor
 from ...processors.fields import Fields
 from ...processors.image.box_window import BoxWindow
 from ...processors.image.processor import ImageProcessor
-from ...processors.image.read import RawImage, is_image
+from ...processors.image.read import RawImage
 from ...processors.labels import LabelProcessor, LabelSet
 from ...processors.saved import load_processors
 from ...synthetic.scenes import make_scenes
 from ..base import (
     Metrics,
     Processors,
-    Record,
     TrainingJob,
     build_model,
     describe_labels,
@@ -49,20 +51,26 @@ from ..base import (
     with_model_settings,
 )
 from ..classify_image.task import PretrainedImages
+from ..label.embedding import refuse_target
+from ..label.results import unseen_labels
 from ..notices import require_finite
 from ..predictor import Predictor
-from ..requests import DetectedObject, DetectRequest, DetectResult
 from ..task import Task
 from .objective import DetectionObjective, LossMeter
+from .objects import FoundObjects, SizedImage, find_objects, image_detections, image_objects
 from .settings import DetectDecode
 
-TASK = Task("detect", frozenset({"pixels"}), "boxes", DetectRequest, DetectResult)
+TASK = Task("detect", frozenset({"pixels"}), "boxes")
+IMAGE_WINDOW = 32  # images that are in memory at once: they are large
 IMAGE, BOXES, LABEL = "image", "boxes", "label"  # the fields of an example
+
+R = TypeVar("R")
 
 
 class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     """The objects in every image: a path, bytes, a Pillow image, an array or a tensor."""
 
+    request_type, result_type = DetectRequest, DetectResult
     model: BoxModel
     prints_records = True
 
@@ -77,38 +85,60 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     ) -> None:
         self.run, self.image, self.boxes, self.labels, self.device = run, image, boxes, labels, device
         self.model = model.to(device).eval()
+        self.window = max(IMAGE_WINDOW, run.decode.batch)
+
+    @cached_property
+    def head(self) -> Head[FoundObjects]:
+        """The pass for objects."""
+        return self.image_head(image_objects)
+
+    @cached_property
+    def loss_head(self) -> Head[Detections]:
+        """The pass for all that the queries answer."""
+        return self.image_head(image_detections)
+
+    def image_head(self, call: Callable[[BoxModel, Inputs], list[R]]) -> Head[R]:
+        """A pass for images of one size: padding would change features of frozen norms."""
+        return Head(self.image.collate, call, self.image.cost, equal_shapes=True, tokens=0)
 
     @property
     def processors(self) -> dict[str, Processor]:
         return {IMAGE: self.image, BOXES: self.boxes, LABEL: LabelProcessor(self.labels)}
 
-    # --- public methods ----------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------
 
     def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[DetectRequest]:
         settings = self.decode_settings(decode) if decode else None
         threshold, top = (settings.threshold, settings.top) if settings else (None, None)
-        return [DetectRequest(image, threshold, top) for image in items]
+        return [DetectRequest(Image(image), threshold, top) for image in items]
 
-    def predict_batch(self, requests: Sequence[DetectRequest], batch: int | None = None) -> list[DetectResult]:
-        size, results = batch or self.run.decode.batch, list[DetectResult]()
-        for first in range(0, len(requests), size):  # so that few images are in memory
-            group = requests[first : first + size]
-            images = [load_image(request.image) for request in group]
-            for objects, image, request in zip(self.detect(images, size), images, group, strict=True):
-                results.append(DetectResult(self._select_objects(objects, request), *image.size))
-        return results
+    async def answer(self, request: DetectRequest, emit: Emit | None = None) -> DetectResult:
+        decode = self.run.decode
+        threshold = decode.threshold if request.threshold is None else request.threshold
+        top = decode.top if request.top is None else request.top
+        image: SizedImage = await Read(self.read_images, request.image.raw)
+        objects = self.objects(await Forward(self.head, image.pixels), image, top)
+        return DetectResult(image.width, image.height, tuple(one for one in objects if one.score >= threshold))
 
-    def record(self, request: DetectRequest, result: DetectResult) -> Record:
-        objects = [
-            {"label": detected.label, "score": detected.score, "box": list(detected.box)} for detected in result.objects
-        ]
-        return {"width": result.width, "height": result.height, "objects": objects}
+    def read_images(self, images: Sequence[RawImage]) -> list[SizedImage]:
+        """Upright images as pixels, with their original sizes."""
+        opened = map(load_image, images)
+        return [SizedImage(image.width, image.height, self.image.encode(image)) for image in opened]
+
+    def objects(self, found: FoundObjects, image: SizedImage, top: int) -> list[DetectedObject]:
+        """The `top` objects of an image, with any score, the likeliest first."""
+        require_finite([float(found.scores.sum()), float(found.boxes.sum())])
+        order = found.scores.sort(descending=True, stable=True).indices[:top]
+        limits = torch.tensor([image.width, image.height] * 2, dtype=torch.float32)
+        boxes = (found.boxes[order] * limits).clamp(min=0).minimum(limits)
+        table = zip(found.labels[order].tolist(), found.scores[order].tolist(), boxes.tolist(), strict=True)
+        return [DetectedObject(self.labels.names[label], score, tuple(box)) for label, score, box in table]
 
     def plain_result(self, request: DetectRequest, result: DetectResult) -> DetectResult:
         return result
 
     def is_item(self, x: object) -> bool:
-        return is_image(x)
+        return Image.accepts(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         """The images in a file, a folder, an archive or a table of paths."""
@@ -116,23 +146,33 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def format_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         """The path and its objects, as JSON."""
-        return json_line({"path": name, **self.record(request, result)})
+        return json_line({"path": name, **to_json(result)})
 
-    def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the feature map and of the object queries."""
-        if target is not None:
-            raise UserError("this model generates no text, so it takes no target; give the image alone")
-        pixels = self.image.encode_bytes(load_image(text))
-        with record_layers(self.module, layer) as recorder:
-            detections = self.model.detect(self.image.collate([pixels]).to(self.device))
-        (objects,) = find_objects(detections, [(1, 1)], -1.0)  # boxes in shares of the image
-        require_finite([float(objects.scores.sum()), float(objects.boxes.sum())])
-        names = [self.labels.names[number] for number in objects.labels.tolist()]
-        axes = {
-            "source": image_axis(self.model, pixels, recorder.keys("cross")),
-            "target": query_axis(pixels, names, objects.scores.tolist(), objects.boxes.clamp(0, 1).tolist()),
-        }
-        return AttentionView.recorded(recorder, axes, view_title(self.run))
+        refuse_target(target, "image")
+        pixels = self.image.encode_bytes(load_image(item))
+
+        def record(model: Any) -> AttentionView:
+            with record_layers(as_module(model), layer) as recorder:
+                (found,) = image_objects(model, self.image.collate([pixels]).to(self.device))
+            require_finite([float(found.scores.sum()), float(found.boxes.sum())])
+            names = [self.labels.names[number] for number in found.labels.tolist()]
+            axes = {
+                "source": image_axis(model, pixels, recorder.keys("cross")),
+                "target": query_axis(pixels, names, found.scores.tolist(), found.boxes.clamp(0, 1).tolist()),
+            }
+            return AttentionView.recorded(recorder, axes, view_title(self.run))
+
+        call: ModelCall[AttentionView] = ModelCall(record)
+        return await call
+
+    def decode_settings(self, decode: Mapping[str, object]) -> DetectDecode:
+        """The run's decode.*, changed by `decode`."""
+        settings: DetectDecode = changed_decode(self.run, decode)
+        return settings
+
+    # --- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, list[Objects]]:
         """The metrics of `evaluate`, and the objects of the data."""
@@ -140,82 +180,27 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         examples.require_nonempty("data.test")
         meter, predictions, truths = self.loss_over(examples)
         metrics = {"examples": len(truths), "objects": sum(len(truth.labels) for truth in truths), "loss": meter.loss}
-        unseen = Counter(label for truth in truths for label in truth.labels if label not in self.labels.ids)
-        listed = ", ".join(f"{label} ({count})" for label, count in unseen.items())
-        return (
-            metrics | detection_metrics(truths, predictions) | ({"unseen_labels": listed} if listed else {}),
-            None,
-            truths,
-        )
-
-    # --- internals ---------------------------------------------------------------------------------------------
-
-    def decode_settings(self, decode: Mapping[str, object]) -> DetectDecode:
-        """The run's decode.*, changed by `decode`."""
-        settings: DetectDecode = changed_decode(self.run, decode)
-        return settings
-
-    def _select_objects(self, objects: Sequence[DetectedObject], request: DetectRequest) -> tuple[DetectedObject, ...]:
-        default = self.run.decode
-        threshold = default.threshold if request.threshold is None else request.threshold
-        top = default.top if request.top is None else request.top
-        return tuple(detected for detected in objects[:top] if detected.score >= threshold)
-
-    def detect(self, images: Sequence[Any], batch: int | None = None) -> list[list[DetectedObject]]:
-        """All objects of upright images, with any score; the likeliest first."""
-        predictions = list[list[DetectedObject]]()
-        for first, arrays in self._batches(images, batch):
-            sizes = [image.size for image in images[first : first + len(arrays)]]
-            predictions += self._objects(self._run(arrays), sizes)
-        return predictions
-
-    def _batches(self, images: Sequence[Any], batch: int | None) -> Iterator[tuple[int, list[Any]]]:
-        """The arrays of neighboring images of one size: padding would change features of frozen norms."""
-        size, first, arrays = batch or self.run.decode.batch, 0, list[Any]()
-        for number, image in enumerate(images):
-            array = self.image.encode(image)
-            if arrays and (len(arrays) == size or array.shape != arrays[0].shape):
-                yield first, arrays
-                first, arrays = number, []
-            arrays.append(array)
-        if arrays:
-            yield first, arrays
-
-    @torch.no_grad()
-    def _run(self, arrays: Sequence[Any]) -> Any:
-        return self.model.detect(self.image.collate(arrays).to(self.device))
-
-    def _objects(self, detections: Any, sizes: Sequence[tuple[int, int]]) -> list[list[DetectedObject]]:
-        predictions = []
-        for image_objects, (width, height) in zip(find_objects(detections, sizes, -1.0), sizes, strict=True):
-            require_finite([float(image_objects.scores.sum()), float(image_objects.boxes.sum())])
-            limits = torch.tensor([width, height, width, height])
-            order = image_objects.scores.sort(descending=True, stable=True).indices
-            table = zip(
-                image_objects.labels[order].tolist(),
-                image_objects.scores[order].tolist(),
-                image_objects.boxes.clamp(min=0).minimum(limits)[order].tolist(),
-                strict=True,
-            )
-            predictions.append(
-                [DetectedObject(self.labels.names[label], score, tuple(box)) for label, score, box in table]
-            )
-        return predictions
+        unseen = unseen_labels(self.labels, [label for truth in truths for label in truth.labels])
+        return metrics | detection_metrics(truths, predictions) | unseen, None, truths
 
     def loss_over(self, examples: Source) -> tuple[LossMeter, list[list[DetectedObject]], list[Objects]]:
         """The loss, the 100 likeliest objects of each image, and the true ones."""
-        meter, predictions, truths = LossMeter(self.labels), list[list[DetectedObject]](), list[Objects]()
-        size = self.run.decode.batch
-        for first in range(0, len(examples), size):
-            rows = [examples[index] for index in range(first, min(first + size, len(examples)))]
-            images, batch_truths = [load_image(raw) for raw, _ in rows], [objects for _, objects in rows]
-            for start, arrays in self._batches(images, None):
-                part = batch_truths[start : start + len(arrays)]
-                detections = self._run(arrays)
-                meter.add(detections, part)
-                sizes = [image.size for image in images[start : start + len(arrays)]]
-                predictions += [image_objects[:100] for image_objects in self._objects(detections, sizes)]
-            truths += batch_truths
+        meter, truths = LossMeter(self.labels), list[Objects]()
+
+        async def measure(raw: RawImage, truth: Objects) -> list[DetectedObject]:
+            image = await Read(self.read_images, raw)
+            detections = await Forward(self.loss_head, image.pixels)
+            meter.add(detections, [truth])
+            (found,) = find_objects(detections, [(1, 1)], -1.0)
+            return self.objects(found, image, MOST)
+
+        def programs() -> Iterator[Program[list[DetectedObject]]]:
+            for index in range(len(examples)):
+                raw, truth = examples[index]
+                truths.append(truth)
+                yield measure(raw, truth)
+
+        predictions = self.run_programs(programs())
         return meter, predictions, truths
 
 
@@ -310,31 +295,3 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     data = run.data
     embedded = lambda: make_scenes(data.examples)[split]  # noqa: E731
     return open_split(run, split, files, lambda files: boxed_images(files, data), embedded, "images/,test.json")
-
-
-@dataclass(frozen=True, eq=False)
-class FoundObjects:
-    """The objects of one image, in the order of the queries that found them."""
-
-    labels: Tensor  # (objects,)
-    scores: Tensor  # (objects,)
-    boxes: Tensor  # (objects, 4): left, top, right, bottom in pixels
-
-
-def find_objects(
-    detections: Detections, sizes: Sequence[tuple[int, int]], threshold: float = 0.5
-) -> list[FoundObjects]:
-    """The objects with a score above the threshold; `sizes` are the (width, height) of the original images.
-
-    The score is the probability of the most likely class other than "no object". Everything is on the CPU.
-    """
-    scores, labels = detections.logits[-1].float().softmax(-1)[..., :-1].max(-1)
-    shares = corners(detections.boxes[-1].float())
-    table = torch.cat([labels[..., None].float(), scores[..., None], shares], -1).cpu()  # one transfer
-    pixels = torch.tensor([[*size, *size] for size in sizes], dtype=torch.float32)[:, None]
-    boxes = table[..., 2:] * pixels
-    above = table[..., 1] > threshold
-    return [
-        FoundObjects(row[keep, 0].long(), row[keep, 1], box[keep])
-        for row, box, keep in zip(table, boxes, above, strict=True)
-    ]

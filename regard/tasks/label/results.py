@@ -1,74 +1,111 @@
-"""Code that predictors of labels share: the best labels, ranked labels, and baselines."""
+"""Code that predictors of labels share: ranked labels, metrics beside those of all labels, and training."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ...config.run import Run
 from ...data.source import Source
 from ...errors import UserError
+from ...messages.labels import ClassifyResult, LabelProbability
 from ...metrics.labels import label_metrics
+from ...processors.base import Array
 from ...processors.labels import LabelSet
 from ..base import Metrics, Processors, TrainingJob, describe_labels, find_labels, log_facts
-from ..requests import LabelProbability
+from ..notices import require_finite
 
 TOP = 5  # of many labels, the likeliest that are counted as hits
 
 
-class LabelSetMixin:
-    """Methods of a predictor with a label set."""
+class TopRequest(Protocol):
+    """A request for some candidates."""
 
-    labels: LabelSet
+    @property
+    def top(self) -> int | None: ...
 
-    def best_labels(self, logprobs: Tensor) -> list[str]:
-        """The likeliest label of each row of logprobs (rows, labels)."""
-        return [self.labels.names[number] for number in logprobs.argmax(-1).tolist()]
 
-    def ranked_labels(self, logprobs: Tensor, top: int = 0) -> tuple[LabelProbability, ...]:
-        """The labels with their probabilities, the likeliest first; `top` of them, or all."""
-        order = logprobs.exp().sort(descending=True, stable=True)
-        chosen = slice(top or len(self.labels))
-        names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
-        return tuple(map(LabelProbability, names, order.values[chosen].tolist()))
+def top_of(request: TopRequest, decode: Any) -> int:
+    """The number of candidates that a request asks for; by default decode.top."""
+    top = int(decode.top) if request.top is None else request.top
+    if top < 0:
+        raise UserError(f"a request has top={top}; expected 0 or more")
+    return top
 
-    def label_ids(self, labels: Sequence[str]) -> list[int]:
-        """The ids of labels; one that the run does not have is an error."""
-        for label in labels:
-            if label not in self.labels.ids:
-                raise UserError(f"{label!r} is no label of this run; it has {self.labels.listed}")
-        return [self.labels.ids[label] for label in labels]
 
-    def majority_baseline(self, references: Sequence[str]) -> Metrics:
-        """The accuracy of the most frequent training label; empty if the label counts are unknown."""
-        if not any(self.labels.counts.values()):
-            return {}
-        label = self.labels.majority
-        return {
-            "majority": sum(reference == label for reference in references) / len(references),
-            "majority_label": label,
-        }
+def rank_labels(names: Sequence[str], probabilities: Array, top: int = 0) -> tuple[LabelProbability, ...]:
+    """The labels with their probabilities, the likeliest first; `top` of them, or all."""
+    order = np.argsort(-probabilities, kind="stable")[: top or None]
+    pairs = zip(order.tolist(), probabilities[order].tolist(), strict=True)
+    return tuple([LabelProbability(names[number], value) for number, value in pairs])
 
-    def top_k(self, logprobs: Tensor, references: Sequence[str]) -> Metrics:
-        """The share of examples whose label is among the TOP likeliest; empty if there are not more labels."""
-        if len(self.labels) <= TOP:
-            return {}
-        best = logprobs.exp().sort(descending=True, stable=True).indices[:, :TOP].tolist()  # as `ranked_labels`
-        hits = sum(self.labels.ids.get(label) in row for label, row in zip(references, best, strict=True))
-        return {f"top_{TOP}_accuracy": hits / len(references)}
 
-    def unseen_labels(self, references: Sequence[str]) -> dict[str, str]:
-        """A metric that lists the reference labels outside the label set; empty if there are none."""
-        counts = Counter(label for label in references if label not in self.labels.ids)
-        listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
-        return {"unseen_labels": listed} if listed else {}
+def class_result(names: Sequence[str], logprobs: Array, top: int, notices: tuple[str, ...] = ()) -> ClassifyResult:
+    """The likeliest label, and the `top` ones, or all."""
+    ranked = rank_labels(names, np.exp(logprobs), top)
+    require_finite([ranked[0].probability])
+    return ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notices)
 
-    def report_labels(self, examples: Source, references: Sequence[str]) -> None:
-        """Log the labels of evaluation data."""
-        log_facts(examples.name, [describe_labels(Counter(references))])
+
+def best_labels(labels: LabelSet, logprobs: Tensor) -> list[str]:
+    """The likeliest label of each row of logprobs (rows, labels)."""
+    return [labels.names[number] for number in logprobs.argmax(-1).tolist()]
+
+
+def label_ids(labels: LabelSet, names: Sequence[str]) -> list[int]:
+    """The ids of labels; one that the run does not have is an error."""
+    for name in names:
+        if name not in labels.ids:
+            raise UserError(f"{name!r} is no label of this run; it has {labels.listed}")
+    return [labels.ids[name] for name in names]
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def majority_baseline(labels: LabelSet, references: Sequence[str]) -> Metrics:
+    """The accuracy of the most frequent training label; empty if the label counts are unknown."""
+    if not any(labels.counts.values()):
+        return {}
+    label = labels.majority
+    return {"majority": sum(reference == label for reference in references) / len(references), "majority_label": label}
+
+
+def known_loss(labels: LabelSet, logprobs: Tensor, references: Sequence[str]) -> tuple[float, list[str], list[str]]:
+    """Nats per example, predicted and reference labels; examples with an unseen label are left out."""
+    known = [place for place, label in enumerate(references) if label in labels.ids]
+    chosen, targets = logprobs[known], torch.tensor([labels.ids[references[place]] for place in known]).long()
+    nats = -float(chosen.gather(1, targets[:, None]).sum())
+    return nats / max(len(known), 1), best_labels(labels, chosen), [references[place] for place in known]
+
+
+def top_k(labels: LabelSet, logprobs: Tensor, references: Sequence[str]) -> Metrics:
+    """The share of examples whose label is among the TOP likeliest; empty if there are not more labels."""
+    if len(labels) <= TOP:
+        return {}
+    best = logprobs.exp().sort(descending=True, stable=True).indices[:, :TOP].tolist()  # as `rank_labels`
+    hits = sum(labels.ids.get(label) in row for label, row in zip(references, best, strict=True))
+    return {f"top_{TOP}_accuracy": hits / len(references)}
+
+
+def unseen_labels(labels: LabelSet, references: Sequence[str]) -> dict[str, str]:
+    """A metric that lists the reference labels outside the label set; empty if there are none."""
+    counts = Counter(label for label in references if label not in labels.ids)
+    listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
+    return {"unseen_labels": listed} if listed else {}
+
+
+def report_labels(examples: Source, references: Sequence[str]) -> None:
+    """Log the labels of evaluation data."""
+    log_facts(examples.name, [describe_labels(Counter(references))])
+
+
+# --- training --------------------------------------------------------------------------------------------------------
 
 
 def label_set(
@@ -89,7 +126,7 @@ def example_labels(examples: Source) -> list[str]:
 class LabelJob(TrainingJob):
     """Examples with labels; the facts about the data include their counts."""
 
-    predictor: Any  # has LabelSetMixin
+    predictor: Any  # has labels, and loss_over
     splits: Mapping[str, Source]
 
     def validate(self) -> dict[str, float]:

@@ -57,7 +57,7 @@ from .generation import PromptWriter, refuse_long
 from .scoring import corpus_nll, generation_logits, lm_metrics, score_known
 
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
-TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
+TASK = Task("language", TEXT, "next")
 HEAD = "next"  # the head of a family with several heads
 
 

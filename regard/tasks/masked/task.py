@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,28 +13,31 @@ from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
-from ...data.datasets.collate import IGNORED, Ids
+from ...data.datasets.collate import IGNORED
 from ...data.datasets.masking import MaskedDataset, Masker
 from ...data.datasets.rows import add_start_end
 from ...data.loading.loader import Loader
 from ...data.loading.sampler import sorted_batches
 from ...data.source import Source
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import Forward, Head, Read
 from ...errors import UserError
 from ...families.protocols import MaskedModel, as_module
+from ...messages.labels import MaskedRequest, MaskedResult, TokenProbability
+from ...parts import Inputs
 from ...parts.losses import smoothed_cross_entropy
 from ...processors.saved import load_processors
 from ...processors.text.tokenizers import TrainedTokenizer
-from ..base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, require_tokenizer
+from ..base import Metrics, Processors, TrainingJob, build_model, open_lines, open_splits, require_tokenizer
 from ..label import encoder
 from ..label.encoder import EncoderPredictor, PretrainedEncoder, find_or_train_tokenizer, run_of_folder, with_vocab
+from ..label.results import top_of
 from ..notices import Notice, cut_masked, no_mask, require_finite
 from ..objectives import MaskedObjective
-from ..records import masked_record
-from ..requests import MaskedRequest, MaskedResult, TokenProbability
 from ..task import TEXT, Task
 from ..texts import as_texts
 
-TASK = Task("masked", TEXT, "masked", MaskedRequest, MaskedResult)
+TASK = Task("masked", TEXT, "masked")
 EVALUATION_SEED = 1  # of the one masking that evaluations share
 MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the space before it
 
@@ -42,39 +47,63 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
 
     model: MaskedModel
     tokenizer: TrainedTokenizer
+    request_type, result_type = MaskedRequest, MaskedResult
+
+    def require_head(self) -> None:
+        """Refuse a model that has no head for masked words."""
+        if self.run.model.head != "words":
+            raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
+
+    @cached_property
+    def mask(self) -> int:
+        """The token of a mask."""
+        self.require_head()
+        return Masker(self.tokenizer, self.run.data).mask
+
+    @cached_property
+    def head(self) -> Head[Tensor]:
+        """The pass for masks."""
+        return Head(self.texts.collate, partial(mask_logprobs, self.mask))
 
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[MaskedRequest]:
-        self._require_head()
+        self.require_head()
         top = self.decode_settings(decode).top if decode else None
         return [MaskedRequest(text, top) for text in as_texts(items)]
 
-    def predict_batch(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
-        self._require_head()
-        mask = Masker(self.tokenizer, self.run.data).mask
-        rows = [self._encode_masked(request.text, mask) for request in requests]
-        cut = [add_start_end(self.tokenizer, ids[: self.room]) for ids in rows]
-        row_logprobs = self.map_encoded(
-            cut, lambda encoded: self.model.logits(encoded.states).float().log_softmax(-1), batch
+    async def answer(self, request: MaskedRequest, emit: Emit | None = None) -> MaskedResult:
+        top = max(top_of(request, self.run.decode), 1)
+        ids: list[int] = await Read(self.encode_masked, request.text)
+        row = add_start_end(self.tokenizer, ids[: self.texts.room])
+        notices: tuple[Notice, ...] = (cut_masked(self.texts.room),) if len(ids) > self.texts.room else ()
+        positions = np.flatnonzero(row == self.mask)
+        if not len(positions):
+            return MaskedResult(request.text, (), notices=(*notices, no_mask()))
+        logprobs = await Forward(self.head, row)
+        best = logprobs.topk(min(top, logprobs.size(-1)), dim=-1)
+        require_finite([float(best.values.sum())])
+        row[positions] = best.indices[:, 0].numpy()
+        (text,) = self.tokenizer.decode([row.tolist()])
+        masks = tuple(
+            tuple(map(TokenProbability, self.tokenizer.tokens(ids), values))
+            for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
         )
-        results = []
-        for request, ids, row, logprobs in zip(requests, rows, cut, row_logprobs, strict=True):
-            notices: tuple[Notice, ...] = (cut_masked(self.room),) if len(ids) > self.room else ()
-            positions = np.flatnonzero(row == mask)
-            notices += () if len(positions) else (no_mask(),)
-            results.append(self._fill(request, row, positions, logprobs[: len(row)], notices))
-        return results
+        return MaskedResult(text, masks, notices=notices)
 
-    def record(self, request: MaskedRequest, result: MaskedResult) -> Record:
-        return masked_record(result)
+    def encode_masked(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of texts with <mask>."""
+        parts = [MASK_PATTERN.split(text) for text in texts]
+        encoded = iter(self.tokenizer.encode(list(chain.from_iterable(parts))))
+        rows = [[next(encoded) for _ in text] for text in parts]
+        return [[token for part in row for token in (self.mask, *part)][1:] for row in rows]
 
     def plain_result(self, request: MaskedRequest, result: MaskedResult) -> str | list[tuple[str, float]]:
-        if not self.top(request):
+        if not top_of(request, self.run.decode):
             return result.text
         return [(candidate.token, candidate.probability) for candidates in result.masks for candidate in candidates]
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, None, list[str]]:
         """The metrics of `evaluate`, None because it predicts no texts, and the texts."""
-        self._require_head()
+        self.require_head()
         examples = open_lines(self.run, "test", files)
         examples.require_nonempty("data.test")
         metrics = self.metrics(examples)
@@ -102,37 +131,20 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": correct / max(count, 1)}
         return metrics | ({"follows": follows / len(items)} if data.next_sentence else {})
 
-    def _require_head(self) -> None:
-        if self.run.model.head != "words":
-            raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
-
     def masked_row(self, text: str) -> list[int]:
         """The tokens of a text with <mask>, between START and END."""
-        self._require_head()
-        ids = self._encode_masked(text, Masker(self.tokenizer, self.run.data).mask)
-        if len(ids) > self.room:
-            raise UserError(f"the text has {len(ids)} tokens, and the model reads {self.room}; shorten it")
+        (ids,) = self.encode_masked([text])
+        if len(ids) > self.texts.room:
+            raise UserError(f"the text has {len(ids)} tokens, and the model reads {self.texts.room}; shorten it")
         row: list[int] = add_start_end(self.tokenizer, ids).tolist()
         return row
 
-    def _encode_masked(self, text: str, mask: int) -> list[int]:
-        parts = self.tokenizer.encode(MASK_PATTERN.split(text))
-        return [token for part in parts for token in [mask, *part]][1:]
 
-    def _fill(
-        self, request: MaskedRequest, row: Ids, positions: Ids, logprobs: Tensor, notices: tuple[str, ...]
-    ) -> MaskedResult:
-        top = min(max(self.top(request), 1), logprobs.shape[-1])
-        best, filled, text = logprobs[positions].topk(top, dim=-1), row.copy(), request.text
-        require_finite([float(best.values.sum())])
-        filled[positions] = best.indices[:, 0].numpy()
-        if len(positions):
-            (text,) = self.tokenizer.decode([filled.tolist()])
-        masks = tuple(
-            tuple(map(TokenProbability, self.tokenizer.tokens(ids), values))
-            for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
-        )
-        return MaskedResult(text, masks, notices=notices)
+def mask_logprobs(mask: int, model: MaskedModel, inputs: Inputs) -> Iterable[Tensor]:
+    """(masks, vocab) of every row."""
+    masked = inputs.values == mask
+    logprobs = model.logits(model.encode(inputs).states[masked]).float().log_softmax(-1).cpu()
+    return torch.split(logprobs, masked.sum(1).tolist())
 
 
 class MaskedJob(TrainingJob):

@@ -64,7 +64,7 @@ from .items import RawInput, as_item, input_of, is_single, new_item, new_request
 from .tags import TaggedTargets, TaskTags
 from .training import TRAINING
 
-TASK = Task("multitask", frozenset({"tokens", "pixels", "frames"}), "target", MultitaskRequest, MultitaskResult)
+TASK = Task("multitask", frozenset({"tokens", "pixels", "frames"}), "target")
 TASK_FIELD = "task"  # the field of the tags
 
 

@@ -13,7 +13,6 @@ from ...data.source import Source
 from ...data.tables.columns import TEXT as TEXT_COLUMN
 from ...data.tables.columns import Role
 from ...families.protocols import as_module
-from ...messages.texts import TranslateRequest, TranslateResult
 from ...processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from ..base import Metrics, Processors, build_model, find_tokenizer, open_lines, open_splits
 from ..objectives import Seq2SeqObjective
@@ -23,7 +22,7 @@ from ..translate.task import TranslatePredictor, size_without_data, with_vocab
 
 __all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "size_without_data"]
 
-TASK = Task("spans", TEXT, "target", TranslateRequest, TranslateResult)
+TASK = Task("spans", TEXT, "target")
 EVALUATION_SEED = 1  # of the one corruption that evaluations share
 
 

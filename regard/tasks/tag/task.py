@@ -1,72 +1,92 @@
 """Tagging: a tag for every word of a sentence."""
 
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
-from ...data.datasets.collate import IGNORED
-from ...data.datasets.rows import TaggedDataset, encode_sentence
+from ...data.datasets.rows import SentenceRows, TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.tagged import (
-    SentenceBlock,
-    TagFormat,
-    detect_format,
-    read_first_lines,
-    tag_columns,
-    tagged_sentences,
-)
+from ...data.sources.tagged import SentenceBlock, tag_columns, tagged_sentences
 from ...data.tables.columns import TAGS, WORDS, ColumnRule
+from ...decode.engine.answer import Emit
+from ...decode.engine.jobs import Forward, Gather, Head, Read
 from ...errors import UserError
-from ...families.protocols import as_module
+from ...families.protocols import LabelModel, as_module
 from ...look import AttentionView, Which
-from ...metrics.labels import label_metrics, span_metrics
-from ...processors.base import Processor
-from ...processors.labels import TagProcessor, collect_tags
+from ...messages.labels import TagRequest, TagResult
+from ...metrics.labels import paired_accuracy_bootstrap
+from ...processors.base import Array, Processor
+from ...processors.labels import LabelSet, TagProcessor, collect_tags
+from ...processors.saved import load_processors
 from ...processors.text.processor import encode_words
+from ...processors.text.tokenizers import Tokenizer
 from ...synthetic.python_tags import make_python_tags
-from ..base import Metrics, Processors, Record, build_model, open_split, open_splits
+from ..base import Metrics, Processors, build_model, open_split, open_splits, require_tokenizer
 from ..label import encoder
-from ..label.encoder import LabelPredictor, find_or_train_tokenizer, with_vocab
-from ..label.results import LabelJob, label_set
+from ..label.encoder import (
+    EncoderPredictor,
+    PretrainedEncoder,
+    find_or_train_tokenizer,
+    label_logprobs,
+    labels_of_folder,
+    require_labels,
+    run_of_folder,
+    with_vocab,
+)
+from ..label.results import (
+    LabelJob,
+    label_set,
+    rank_labels,
+    top_of,
+)
 from ..notices import require_finite
 from ..objectives import TagObjective
-from ..records import tag_record
-from ..requests import TagRequest, TagResult
 from ..task import TEXT, Task
 from ..texts import as_sentences
+from .evaluation import evaluate_tags, validation_metrics
+from .sentences import Sentence, Words, parse_sentence, split_stream
 
-TASK = Task("tag", TEXT, "tags", TagRequest, TagResult)
+TASK = Task("tag", TEXT, "tags")
+TAG = "tags"  # the field of targets
 
-Words = Sequence[str]
 
-
-class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
+class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
     """Each sentence with its tags.
 
     A string is returned in its own format: CoNLL-U, columns, a JSON object, or words between spaces as word/TAG. A list
     of words gives the list of their tags.
     """
 
+    model: LabelModel
+    request_type, result_type = TagRequest, TagResult
     roles, table_formats = (WORDS, TAGS), frozenset({"jsonl", "json", "parquet", "arrow"})
-    multiline, output = True, "tags"
-    label_field = "tags"
+    multiline, output = True, TAG
+    paired_test = staticmethod(paired_accuracy_bootstrap)
+
+    def __init__(
+        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
+    ) -> None:
+        super().__init__(run, model, tokenizer, device)
+        self.labels = labels
 
     @property
     def processors(self) -> dict[str, Processor]:
-        return {**super().processors, self.label_field: TagProcessor(self.labels, self.tokenizer)}
+        return {**super().processors, TAG: TagProcessor(self.labels, self.tokenizer)}
 
-    # --- public methods ----------------------------------------------------------------------------------------
+    @cached_property
+    def head(self) -> Head[Array]:
+        """The pass for tags."""
+        return Head(self.texts.collate, label_logprobs)
 
-    def requests(self, items: Iterable[str | Words], details: bool = False, **decode: object) -> list[TagRequest]:
+    def requests(self, items: Iterable[Sentence], details: bool = False, **decode: object) -> list[TagRequest]:
         top = self.decode_settings(decode).top if decode else self.run.decode.top
         if top and not details:
             warnings.warn("decode.top has an effect with details only; add --details or details=True", stacklevel=3)
@@ -75,147 +95,60 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
             for sentence in as_sentences(items)
         ]
 
-    def predict_batch(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
-        parsed = [self._parse(number, request.sentence) for number, request in enumerate(requests)]
-        sentence_logprobs = self._logprobs([words for _, words in parsed], batch)
-        return [
-            self._result(request, format, words, logprobs)
-            for request, (format, words), logprobs in zip(requests, parsed, sentence_logprobs, strict=True)
-        ]
+    async def answer(self, request: TagRequest, emit: Emit | None = None) -> TagResult:
+        sentence = parse_sentence(request.sentence, self.run.data)
+        top, names = top_of(request, self.run.decode), self.labels.names
+        logprobs = await self.word_logprobs(sentence.words)
+        rows = np.exp(logprobs)
+        tags, probabilities = [names[number] for number in rows.argmax(-1).tolist()], rows.max(-1).tolist()
+        require_finite(probabilities)
+        ranked = tuple([rank_labels(names, row, top) for row in rows]) if top else ()
+        return TagResult(tuple(sentence.words), tuple(tags), tuple(probabilities), ranked, sentence.with_tags(tags))
 
-    def record(self, request: TagRequest, result: TagResult) -> Record:
-        return tag_record(result, self.top(request) > 0)
+    async def word_logprobs(self, words: Words) -> Array:
+        """(words, labels) of a sentence of any length."""
+        if not words:
+            return np.zeros((0, len(self.labels)), np.float32)
+        sentence: SentenceRows = await Read(self.read_sentences, words)
+        if len(sentence.rows) == 1:
+            output = await self.row_logprobs(sentence.rows[0])
+            return output[[column for _, column in sentence.word_positions]]
+        outputs = await Gather([self.row_logprobs(row) for row in sentence.rows])
+        return np.stack([outputs[row][column] for row, column in sentence.word_positions])
+
+    async def row_logprobs(self, row: Array) -> Array:
+        """(tokens, labels) of a part of a sentence."""
+        logprobs: Array = await Forward(self.head, row)
+        return logprobs
+
+    def read_sentences(self, sentences: Sequence[Words]) -> list[SentenceRows]:
+        """The rows of sentences; long ones have several."""
+        room, overlap = self.texts.room, self.run.data.overlap
+        encoded = encode_words(self.tokenizer, sentences)
+        return [encode_sentence(self.tokenizer, words, room, overlap) for words in encoded]
 
     def plain_result(self, request: TagRequest, result: TagResult) -> str | list[str]:
         return list(result.tags) if result.text is None else result.text
 
+    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights while the model reads a text; of a sentence in a file, its words."""
+        if isinstance(item, SentenceBlock):
+            item = " ".join(parse_sentence(item, self.run.data).words)
+        return await super().view(item, target, layer)
+
     def column_rule(self, required: int = 1) -> ColumnRule:
         return tag_columns(self.run.data, required)
 
-    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The attention weights while the model reads a text; of a sentence in a file, its words."""
-        words = " ".join(self._parse(0, text)[1]) if isinstance(text, SentenceBlock) else text
-        return super().look(words, target, layer)
-
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
-        lines = iter(lines)
-        if head := read_first_lines(lines):
-            yield from detect_format(head, self.run.data).blocks(chain(head, lines))
+        return split_stream(lines, self.run.data)
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted tags and the reference tags of all words."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        references = [tags for _, tags in examples]
-        self.report_labels(examples, [*chain(*references)])
-        logprobs = self._logprobs([words for words, _ in examples])
-        require_finite(float(rows.sum()) for rows in logprobs)
-        predicted = [self.best_labels(rows) for rows in logprobs]
-        flat_predicted, flat_references = list(chain(*predicted)), list(chain(*references))
-        metrics: Metrics = {
-            "examples": len(references),
-            "words": len(flat_references),
-            **label_metrics(flat_predicted, flat_references),
-        }
-        if self.labels.spans:
-            metrics |= span_metrics(predicted, references)
-        return (
-            metrics | self._baselines(examples) | self.unseen_labels(flat_references),
-            flat_predicted,
-            flat_references,
-        )
-
-    # --- internals ---------------------------------------------------------------------------------------------
-
-    def loss_over(self, examples: Source) -> tuple[float, list[list[str]], list[Words]]:
-        """Nats per word, predicted and reference tags; words with an unseen tag do not count in the loss."""
-        references = [tags for _, tags in examples]
-        logprobs = self._logprobs([words for words, _ in examples])
-        targets = torch.tensor([self.labels.ids.get(tag, IGNORED) for tags in references for tag in tags])
-        nats = -torch.cat(logprobs).gather(1, targets.clamp(min=0)[:, None])[targets != IGNORED].sum()
-        count = max(int((targets != IGNORED).sum()), 1)
-        return float(nats) / count, [self.best_labels(rows) for rows in logprobs], references
-
-    def _logprobs(self, sentences: Sequence[Words], batch: int | None = None) -> list[Tensor]:
-        """(words, labels) of each sentence, of any length."""
-        tokens = encode_words(self.tokenizer, sentences)
-        encoded = [encode_sentence(self.tokenizer, words, self.room, self.run.data.overlap) for words in tokens]
-        row_logprobs = iter(self.label_logprobs([row for sentence in encoded for row in sentence.rows], batch))
-        logprobs = []
-        for sentence in encoded:
-            rows = [next(row_logprobs) for _ in sentence.rows]
-            words = [rows[row][column] for row, column in sentence.word_positions]
-            logprobs.append(torch.stack(words) if words else torch.zeros(0, len(self.labels)))
-        return logprobs
-
-    def _parse(self, number: int, sentence: str | Words) -> tuple[TagFormat | None, list[str]]:
-        """The words of a sentence, and its format if it is a string."""
-        if not isinstance(sentence, str):
-            return None, list(sentence)
-        lines, name = sentence.split("\n"), f"sentence {number + 1}"
-        format = detect_format(read_first_lines(iter(lines)), self.run.data)
-        if isinstance(sentence, SentenceBlock):
-            format, name = sentence.tag_format, f"the sentence at line {sentence.line}"
-        if len(lines) > 1 and not format.word_per_line:
-            raise UserError(
-                f"{name} has several lines and looks like {format.name}, where a sentence is one line; "
-                "give each sentence on its own, or set the format (data.format)"
-            )
-        try:
-            return format, [word.text for word in format.words(lines, tagged=False).values()]
-        except ValueError as error:
-            raise UserError(f"{name}, {_shorten(sentence)}: {error}") from error
-
-    def _result(self, request: TagRequest, format: TagFormat | None, words: Words, logprobs: Tensor) -> TagResult:
-        tags, sentence, top = self.best_labels(logprobs), request.sentence, self.top(request)
-        probabilities = logprobs.exp().amax(-1).tolist() if len(logprobs) else []
-        require_finite(probabilities)
-        return TagResult(
-            tuple(words),
-            tuple(tags),
-            tuple(probabilities),
-            tuple(self.ranked_labels(row, top) for row in logprobs) if top else (),
-            format.with_tags(sentence.split("\n"), tags) if format and isinstance(sentence, str) else None,
-        )
-
-    def _baselines(self, examples: Source) -> Metrics:
-        """The accuracy of the most frequent tag overall, and of the most frequent tag of each word."""
-        references = [tag for _, tags in examples for tag in tags]
-        metrics = self.majority_baseline(references)
-        if not metrics or not self.with_baselines:
-            return metrics
-        try:
-            train = data_split(self.run, "train")
-        except UserError:  # the training files no longer exist
-            return metrics
-        baseline = MostFrequentTag(train)
-        predicted = [baseline.tag(word) for words, _ in examples for word in words]
-        accuracy = sum(map(str.__eq__, predicted, references)) / len(references)
-        return metrics | {"most_frequent_tag": accuracy}
-
-
-def _shorten(text: str) -> str:
-    line = text.replace("\n", " ⏎ ")
-    return repr(line if len(line) <= 60 else f"{line[:57]}…")
-
-
-class MostFrequentTag:
-    """The most frequent tag of each word; an unknown word gets that of words that occur once."""
-
-    def __init__(self, train: Source) -> None:
-        counts: dict[str, Counter[str]] = {}
-        for words, tags in train:
-            for word, tag in zip(words, tags, strict=True):
-                counts.setdefault(word, Counter())[tag] += 1
-        rare = Counter(next(iter(tag_counts)) for tag_counts in counts.values() if tag_counts.total() == 1)
-        total = sum(counts.values(), Counter[str]())
-        self.unknown = (rare or total).most_common(1)[0][0]
-        self.known = {word: tag_counts.most_common(1)[0][0] for word, tag_counts in counts.items()}
-
-    def tag(self, word: str) -> str:
-        """The most frequent tag of a word."""
-        return self.known.get(word, self.unknown)
+        baselines = self.with_baselines and any(self.labels.counts.values())
+        return evaluate_tags(self, examples, training_data(self.run) if baselines else None)
 
 
 class TagJob(LabelJob):
@@ -231,13 +164,7 @@ class TagJob(LabelJob):
         self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
-        if "valid" not in self.splits:
-            return {}
-        loss, predicted, references = self.predictor.loss_over(self.splits["valid"])
-        metrics = label_metrics(list(chain(*predicted)), list(chain(*references)))
-        if self.predictor.labels.spans:
-            metrics |= span_metrics(predicted, references)
-        return {"loss": loss, **{name: metrics[name] for name in ("accuracy", "f1", "spans") if name in metrics}}
+        return validation_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
@@ -246,7 +173,7 @@ class TagJob(LabelJob):
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
     """Open the data, collect the tags and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    labels = label_set(run, collect_tags(splits["train"]), processors, TagPredictor.label_field, splits)
+    labels = label_set(run, collect_tags(splits["train"]), processors, TAG, splits)
     if run.train.metric == "spans" and not labels.spans:
         raise UserError(
             f"train.metric is spans and the tags mark none, such as {labels.names[0]}; spans need tags like B-PER, "
@@ -258,8 +185,17 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return TagJob(predictor, splits)
 
 
-restore = TagPredictor.from_run_folder
-from_folder = partial(TagPredictor.from_folder, task="tag")
+def restore(run: Run, folder: Path, device: torch.device) -> TagPredictor:
+    """The predictor of a run folder, without the weights."""
+    processors = load_processors(folder)
+    labels = require_labels(run, folder, processors, TAG)
+    return TagPredictor(run, build_model(run), require_tokenizer(processors), labels, device)
+
+
+def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> TagPredictor:
+    """The predictor of a Hugging Face folder."""
+    run, device = run_of_folder(folder, overrides, "tag")
+    return TagPredictor(run, folder.model, folder.tokenizer, labels_of_folder(folder), device)
 
 
 def size_without_data(run: Run) -> Run:
@@ -272,3 +208,11 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     data = run.data
     embedded = lambda: make_python_tags(data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, files, lambda files: tagged_sentences(files, data), embedded, "test.conllu")
+
+
+def training_data(run: Run) -> Source | None:
+    """The training data; None if they no longer exist."""
+    try:
+        return data_split(run, "train")
+    except UserError:
+        return None

@@ -8,7 +8,6 @@ from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.mixture import Mixture, open_mixture
-from ...messages.texts import TranslateRequest, TranslateResult
 from ...metrics.text import signature, text_metrics
 from ...metrics.tokenization import choose_tokenization
 from ...synthetic.mixture import make_mixture
@@ -19,7 +18,7 @@ from ..translate.task import TEXT_METRICS, TranslateJob, TranslatePredictor, siz
 
 __all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "size_without_data"]
 
-TASK = Task("text2text", TEXT, "target", TranslateRequest, TranslateResult)
+TASK = Task("text2text", TEXT, "target")
 
 
 class Text2TextPredictor(TranslatePredictor):

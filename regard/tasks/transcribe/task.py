@@ -66,7 +66,7 @@ from .processors import hop_samples, new_frames, window_frames, with_augmentatio
 from .segments import SegmentTranscriber
 from .transcriber import OnProgress, Transcriber, progress_emit
 
-TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
+TASK = Task("transcribe", frozenset({"frames"}), "target")
 SOUND, TEXT = "sound", "text"  # the fields of an example
 SPEECH_METRICS = ("wer", "cer", "exact")
 

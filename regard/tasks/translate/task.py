@@ -67,9 +67,7 @@ from ..parallel.teacher import copy_teacher_weights, teacher_config
 from ..task import TEXT, Task, spec_of
 from ..texts import as_pairs, as_text, as_texts
 
-TASK = Task(
-    "translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"fertility", "ctc", "mask_predict"})
-)
+TASK = Task("translate", TEXT, "target", frozenset({"fertility", "ctc", "mask_predict"}))
 HEAD = "target"  # the head of a family with several heads
 
 
