@@ -55,7 +55,8 @@ def answer(predictor: Any, call: dict[str, Any]) -> Any:
     }
     result = plain(getattr(predictor, verb)(*arguments, **decode))
     if fields := call.get("keep"):
-        return [{name: record[name] for name in fields} for record in result]
+        former = [{**record, "ended": {"length": "max"}.get(record["finish"], record["finish"])} for record in result]
+        return [{name: record[name] for name in fields} for record in former]
     return [vector[:4] for vector in result] if verb == "embed" else result
 
 

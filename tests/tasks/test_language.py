@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 import regard
 from regard.config.run import change_settings, resolve_run
+from regard.config.strategies import Greedy
 from regard.data.datasets.corpus import Corpus, evaluation_windows
 from regard.decode.search.texts import without_incomplete
 from regard.errors import UserError
+from regard.messages.texts import LanguageRequest
 from regard.parts.losses import smoothed_cross_entropy
 from regard.tasks.language.scoring import corpus_nll, lm_metrics, spans
 from regard.tasks.language.task import LanguageJob, LanguagePredictor, data_split, prepare
@@ -199,6 +201,40 @@ def end_soon(predictor: LanguagePredictor, bonus: float) -> Any:
         return scores
 
     return filter
+
+
+@pytest.mark.parametrize("family", ["learned", "xl"])
+def test_alternatives_are_the_likeliest_tokens(family, objectives):
+    """Those of the model, before filters, whatever the requests beside it ask for."""
+    predictor = objectives(family).predictor
+    requests = [
+        LanguageRequest("the cat", strategy=Greedy(), max_tokens=5, details=True, alternatives=3),
+        LanguageRequest("a bird", strategy=Greedy(), max_tokens=5, details=True),
+        LanguageRequest("a bird", strategy=Greedy(), max_tokens=5, details=True, alternatives=1),
+    ]
+    several, none, one = predictor.predict_requests(requests)
+    assert none.alternatives == () and replace(one, alternatives=(), nbest=()) == replace(none, nbest=())
+    assert [len(each) for each in one.alternatives] == [1] * len(one.logprobs)
+    ids = predictor.encode_texts(["the cat"])[0] + predictor.encode_texts([several.text])[0]
+    assert len(several.alternatives) == len(several.logprobs) == several.length
+    first = predictor.model(inputs(torch.tensor([[predictor.start_token, *ids]])))[0]
+    for place, likeliest in enumerate(several.alternatives[:2], len(predictor.encode_texts(["the cat"])[0])):
+        best = first[place].log_softmax(-1).topk(3)
+        assert [each.token for each in likeliest] == predictor.tokenizer.tokens(best.indices.tolist())
+        assert [each.logprob for each in likeliest] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_a_wrong_request_does_not_affect_the_others(objectives):
+    predictor = objectives("learned").predictor
+    long = " ".join(marian.sentences(9, 5))
+    prompts = ["the cat", long, "x"]
+    found = predictor.predict_each([LanguageRequest(prompt, strategy=Greedy(), max_tokens=4) for prompt in prompts])
+    texts = predictor.predict(["the cat", "x"], kind="greedy", max_tokens=4)
+    assert [found[0].text, found[2].text] == texts and isinstance(found[1], UserError)
+    (ids,) = predictor.encode_texts([long])
+    known = [predictor.start_token, *ids, predictor.tokenizer.end]
+    (record,) = predictor.score([long], details=True)
+    assert predictor.logprobs([known, [1]]) == [pytest.approx(record["logprobs"], abs=1e-4), []]
 
 
 def with_filter(predictor: LanguagePredictor, filter: Any) -> LanguagePredictor:

@@ -138,7 +138,7 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
         fields = self.shared_fields(LanguageRequest, len(prompts), details, decode)
         return [LanguageRequest(prompt, **named) for prompt, named in zip(prompts, fields, strict=True)]
 
-    def stream(self, item: str, **decode: Any) -> Iterator[str]:
+    def stream(self, item: str, **decode: object) -> Iterator[str]:
         """Yield the continuation in parts; a beam search yields it at the end."""
         return super().stream(as_text(item, "prompt"), **decode)
 
@@ -157,7 +157,7 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
 
     # --- known texts -------------------------------------------------------------------------------------------
 
-    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+    def score_requests(self, items: object, targets: object) -> tuple[list[ScoreRequest], bool]:
         refuse_target(targets)
         return [ScoreRequest(Item(text=text)) for text in as_texts(items)], isinstance(items, str)
 
@@ -188,7 +188,7 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
         """Run the decoder."""
         return self.model.decode(inputs)
 
-    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: str, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of every layer while the model reads a text followed by `target`."""
         if not as_text(item).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
