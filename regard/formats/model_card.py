@@ -115,7 +115,7 @@ def reference_texts(run: Run) -> list[list[str]]:
     """The references of the validation data if it still exists: a signature states their number."""
     from ..data.sources.pairs import split_references
     from ..tasks.task import task_module
-    from ..tasks.translate.task import data_split
+    from ..tasks.translate.evaluation import data_split
 
     open_split = getattr(task_module(run.task), "data_split", data_split)
     try:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..alignment.links import Symmetrization
 from .base import Request, Result
 from .media import AnyItem
 
@@ -99,6 +100,7 @@ class AlignRequest(Request):
 
     item: AnyItem
     target: str
+    symmetrization: Symmetrization = "grow-diag-final-and"
 
 
 @dataclass(frozen=True)

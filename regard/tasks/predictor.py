@@ -123,24 +123,15 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
     def start(self, answer: Coroutines[Q, A], request: Q) -> Start[A]:
         """What begins the coroutine of a request."""
-        return partial(self._begin, answer, request)
-
-    def _begin(self, answer: Coroutines[Q, A], request: Q, emit: Emit | None) -> Program[A]:
-        if (adapter := request.adapter) is not None:  # this predictor has one model
-            raise UserError(
-                f"a request names the adapter {adapter!r}, but this predictor has none; load tuned runs "
-                "over their base: regard.load(base, tune={name: folder})"
-            )
-        return answer(request, emit)
+        return partial(begin, answer, request)
 
     @property
     def engine(self) -> Engine:
         """The engine, which lives as long as the predictor; all threads share it."""
-        if self._engine is None:
-            with ENGINE_LOCK:
-                if self._engine is None:
-                    self._engine = Engine(self.context_of_model(), window=self.window)
-        return self._engine
+        with ENGINE_LOCK:
+            if self._engine is None:
+                self._engine = Engine(self.context_of_model(), window=self.window)
+            return self._engine
 
     def context_of_model(self) -> ModelContext:
         """The model and its limits, as the jobs of the engine use them."""
@@ -202,10 +193,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         return other
 
     def muted(self, heads: str) -> Self:
-        """A predictor over the same weights in which these attention heads give zeros, such as "3.2,encoder.4.*".
-
-        This predictor does not change; threads may use both at the same time.
-        """
+        """A predictor over the same weights in which these attention heads give zeros, such as "3.2,encoder.4.*"."""
         from .muting import muted
 
         return muted(self, heads)
@@ -220,16 +208,9 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The hidden states of every item, one per token, frame or patch: (layers, tokens, width), in float32.
 
         `layers` is a number, which gives (tokens, width), or several: 0 is the input of the first layer, -1 the last,
-        which has passed the final norm. Models that write texts give the states of their encoder. One item gives one
-        tensor, several give a list.
+        which has passed the final norm. Models that write texts give the states of their encoder.
         """
-        single = self.is_item(x)
-        items: Any = [x] if single else x
-        if isinstance(self.model, Ensemble):
-            raise UserError("an ensemble has the hidden states of several models; load one of them")
-        inputs = [item.to(self.device) for item in self.state_inputs(items)]
-        states = hidden_states(inputs, self.read_inputs, layers, self.run.decode.batch)
-        return states[0] if single else states
+        return states_of(self, x, layers)
 
     def state_inputs(self, items: Iterable[Item]) -> list[Inputs]:
         """The model inputs of every item, as batches of one."""
@@ -240,26 +221,15 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         return self.model.encode(inputs)
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Write a complete run folder; `regard.load` of it gives equal results. The folder must not exist, or be empty.
-
-        A tuned run keeps only its tuned parts and needs its base, as before.
-        """
+        """Write a complete run folder, which must not exist, or be empty. A tuned run keeps only its tuned parts."""
         return save_predictor(self, folder)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, str | int]:
         """A readable summary: task, family, size, parameters, processors, device and folder."""
-        count = sum(parameter.numel() for parameter in self.module.parameters())
-        model = f"{self.run.model.family} {getattr(self.run.model, 'size', '')}".rstrip()
-        facts: dict[str, Any] = {"task": self.run.task, "model": model, "parameters": count}
-        for field, processor in self.processors.items():
-            facts[field] = processor.kind
-        facts |= {"device": str(self.device), "precision": self.run.precision}
-        return facts | ({} if self.folder_of_run is None else {"folder": str(self.folder_of_run)})
+        return facts_of(self)
 
     def __repr__(self) -> str:
-        facts = self.describe()
-        place = f", {facts['folder']}" if "folder" in facts else ""
-        return f"<{type(self).__name__}: {facts['model']}, {facts['parameters']:,} parameters, {self.device}{place}>"
+        return f"<{type(self).__name__}: {summary(self.describe())}>"
 
     def _repr_html_(self) -> str:
         return html_table(type(self).__name__, self.describe())
@@ -347,6 +317,43 @@ class Embedding(Protocol):
 
     def similar(self, queries: Any, others: Any, **decode: object) -> PlainResult:
         """The most similar others for every query."""
+
+
+def begin(answer: Coroutines[Q, A], request: Q, emit: Emit | None) -> Program[A]:
+    """The coroutine of a request of a predictor with one model."""
+    if (adapter := request.adapter) is not None:
+        raise UserError(
+            f"a request names the adapter {adapter!r}, but this predictor has none; load tuned runs "
+            "over their base: regard.load(base, tune={name: folder})"
+        )
+    return answer(request, emit)
+
+
+def states_of(predictor: AnyPredictor, x: object, layers: Layers) -> Tensor | list[Tensor]:
+    """The hidden states of one item, or of each of several."""
+    single = predictor.is_item(x)
+    items: Any = [x] if single else x
+    if isinstance(predictor.model, Ensemble):
+        raise UserError("an ensemble has the hidden states of several models; load one of them")
+    inputs = [item.to(predictor.device) for item in predictor.state_inputs(items)]
+    states = hidden_states(inputs, predictor.read_inputs, layers, predictor.run.decode.batch)
+    return states[0] if single else states
+
+
+def facts_of(predictor: AnyPredictor) -> dict[str, str | int]:
+    """What is worth knowing about a predictor."""
+    run, count = predictor.run, sum(parameter.numel() for parameter in predictor.module.parameters())
+    model = f"{run.model.family} {getattr(run.model, 'size', '')}".rstrip()
+    facts: dict[str, str | int] = {"task": run.task, "model": model, "parameters": count}
+    facts |= {field: processor.kind for field, processor in predictor.processors.items()}
+    facts |= {"device": str(predictor.device), "precision": run.precision}
+    return facts | ({} if predictor.folder_of_run is None else {"folder": str(predictor.folder_of_run)})
+
+
+def summary(facts: Mapping[str, str | int]) -> str:
+    """The facts about a predictor on one line."""
+    place = f", {facts['folder']}" if "folder" in facts else ""
+    return f"{facts['model']}, {facts['parameters']:,} parameters, {facts['device']}{place}"
 
 
 def look_result(view: AttentionView) -> LookResult:

@@ -26,7 +26,7 @@ from regard.metrics.captions import cider
 from regard.parts import Inputs
 from regard.synthetic import captions
 from regard.tasks.caption.task import CaptionPredictor, loss_metrics
-from regard.tasks.generate.writer import Writer
+from regard.tasks.generate.writer import TextWriter
 from regard.tasks.task import prepare
 from regard.training import curves
 
@@ -89,7 +89,7 @@ def test_details_and_constraints(predictor: CaptionPredictor) -> None:
         ([GeneratedText("red", -1.0, -1.0, "end", missing=("blue",))], "lacks the phrase 'blue'"),
         ([], "no text satisfies decode.* for the image"),
     ):
-        with mock.patch.object(Writer, "write", writes(texts)):
+        with mock.patch.object(TextWriter, "write", writes(texts)):
             (result,) = predictor.predict_requests([request])
         assert result.missing == ("blue",) and result.text == "".join(text.text for text in texts)
         (notice,) = result.notices
@@ -97,7 +97,7 @@ def test_details_and_constraints(predictor: CaptionPredictor) -> None:
 
 
 def writes(texts: list[GeneratedText]) -> Any:
-    """In place of Writer.write."""
+    """In place of TextWriter.write."""
 
     async def write(*_: object) -> Any:
         return SimpleNamespace(texts=texts, usage=Usage(4, 0))

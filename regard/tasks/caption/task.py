@@ -52,7 +52,7 @@ from ..base import (
 )
 from ..classify_image.task import image_processor
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
-from ..generate.writer import Writer, text_fields
+from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
 from ..objectives import Seq2SeqObjective
 from ..task import Task, spec_of
@@ -87,9 +87,9 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return self.target
 
     @cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> TextWriter:
         """Writes captions, and scores known ones."""
-        return Writer(self.engine.context, noun="a caption")
+        return TextWriter(self.engine.context, noun="a caption")
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -104,7 +104,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
     def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[CaptionRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per image."""
         images = [Image(image) for image in items]
-        fields = self.shared_fields(CaptionRequest, len(images), details, decode)
+        fields = self.plan.fields(CaptionRequest, len(images), details, decode)
         return [CaptionRequest(image, **named) for image, named in zip(images, fields, strict=True)]
 
     async def answer(self, request: CaptionRequest, emit: Emit | None = None) -> TextResult:

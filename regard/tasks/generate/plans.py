@@ -1,7 +1,9 @@
 """From requests to settings: a plan is decode.* of the run with the changes of a request."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ...config.decode import NEUTRAL_SAMPLING, DecodeBase
@@ -17,10 +19,10 @@ from ...config.strategies import (
     parallel_strategy_from,
     strategy_from,
 )
-from ...decode.search.constraints import Constraints, ConstraintTokenizer
+from ...decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ...errors import UserError
 from ...families import family
-from ...messages.texts import TextRequest
+from ...messages.texts import TargetRequest, TextRequest
 
 MAX_PLANS = 256  # that are remembered
 AnyStrategy = DecodeStrategy | ParallelStrategy | BestPath
@@ -58,9 +60,27 @@ class Planner:
     def names(self, request: type[TextRequest]) -> list[str]:
         """The fields of a request that are decode.*, and those that stand for several."""
         known = {*type(self.run.decode).model_fields, "strategy", "rules"}
-        return [field.name for field in fields(request) if field.name in known]
+        return [field.name for field in dataclasses.fields(request) if field.name in known]
 
-    def fields_of(self, request: type[TextRequest], decode: Any) -> dict[str, Any]:
+    def fields(
+        self, request: type[TextRequest], count: int, details: bool, decode: Mapping[str, object]
+    ) -> list[dict[str, Any]]:
+        """The fields of `count` requests for the arguments of `predict`.
+
+        `prefix`, `include` and `exclude` may be lists with one entry per item.
+        `alternatives` may stand beside decode.*.
+        """
+        settings = {name: value for name, value in decode.items() if name != "alternatives"}
+        shared: dict[str, Any] = {"details": details, "alternatives": int(str(decode.get("alternatives", 0)))}
+        if not settings:
+            return [shared] * count
+        if not issubclass(request, TargetRequest):
+            return [shared | self.settings(request, changed_decode(self.run, settings))] * count
+        constraints, changed = parse_constraints(count, settings, partial(changed_decode, self.run))
+        shared |= self.settings(request, changed)
+        return [shared | constraint._asdict() for constraint in constraints]
+
+    def settings(self, request: type[TextRequest], decode: Any) -> dict[str, Any]:
         """The fields of requests with these decode.*."""
         named = {name: getattr(decode, name) for name in self.names(request) if name not in ("strategy", "rules")}
         return {**named, "strategy": self.strategy(decode), "rules": self.rules(decode)}

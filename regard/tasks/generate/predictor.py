@@ -5,15 +5,17 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
 
-from ...config.run import changed_decode
-from ...decode import Filter, Suppress
+from torch import nn
+
+from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import TextDelta
 from ...decode.engine.jobs import ModelContext
-from ...decode.search.constraints import ConstraintTokenizer, parse_constraints
+from ...decode.search.constraints import ConstraintTokenizer
 from ...errors import UserError
-from ...messages.texts import TargetRequest, TextRequest, TextResult
+from ...messages.texts import TextRequest, TextResult
 from ...parts.layer import smallest_context
 from ...processors.text.tokenizers import Tokenizer
+from ..base import vocabulary
 from ..notices import warn_once
 from ..predictor import Item, PlainResult, Predictor
 from .plans import Planner, number_of_texts
@@ -62,28 +64,6 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
             self._planner = Planner(self.run, self.constraint_tokenizer, self.context)
         return self._planner
 
-    def decode_settings(self, decode: Mapping[str, object]) -> Any:
-        """The run's decode.*, changed by `decode`."""
-        return changed_decode(self.run, decode)
-
-    def shared_fields(
-        self, request: type[TextRequest], count: int, details: bool, decode: Mapping[str, object]
-    ) -> list[dict[str, Any]]:
-        """The fields of `count` requests for the arguments of `predict`.
-
-        `prefix`, `include` and `exclude` may be lists with one entry per item.
-        `alternatives` may stand beside decode.*.
-        """
-        settings = {name: value for name, value in decode.items() if name != "alternatives"}
-        fields: dict[str, Any] = {"details": details, "alternatives": int(str(decode.get("alternatives", 0)))}
-        if not settings:
-            return [fields] * count
-        if not issubclass(request, TargetRequest):
-            return [fields | self.plan.fields_of(request, changed_decode(self.run, settings))] * count
-        constraints, changed = parse_constraints(count, settings, self.decode_settings)
-        fields |= self.plan.fields_of(request, changed)
-        return [fields | constraint._asdict() for constraint in constraints]
-
     def plain_result(self, request: TextQ, result: TextA) -> PlainResult:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1
@@ -95,7 +75,7 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
     def stream(self, item: Item, **decode: Any) -> Iterator[str]:
-        """Yield the text in parts as it is generated: whole characters, and no part of a stop string.
+        """Yield the text in parts: whole characters, and no part of a stop string.
 
         A beam search, and one with phrases to include or exclude, yields its text at the end.
         """
@@ -139,3 +119,16 @@ def pair_requests(items: Any, targets: Any, single: bool, nouns: tuple[str, str,
         counts = f"{len(items)} {several} and {len(targets)} {texts}"
         raise UserError(f"there are {counts}; give a {text} for each {item}")
     return list(zip(items, targets, strict=True))
+
+
+def joined_models(members: Mapping[str, tuple[nn.Module, Mapping[str, Tokenizer]]]) -> Ensemble:
+    """An ensemble of models by name, each with its tokenizers; their vocabularies must be equal."""
+    (name, (_, tokenizers)), *others = members.items()
+    for other, (_, theirs) in others:
+        for field, tokenizer in tokenizers.items():
+            if vocabulary(tokenizer) != vocabulary(theirs[field]):
+                raise UserError(
+                    f"{name} and {other} have different {field}vocabularies and cannot form an ensemble; "
+                    "train the second with the tokenizer of the first"
+                )
+    return Ensemble([model for model, _ in members.values()])

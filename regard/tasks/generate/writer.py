@@ -33,7 +33,7 @@ VALIDATION_DECODE: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include":
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class WrittenTexts:
     """The texts for an input, the best first."""
 
     source: EncodedInput
@@ -42,7 +42,7 @@ class Written:
 
 
 @dataclass(eq=False)
-class Writer:
+class TextWriter:
     """A model that writes token by token, with what its texts need.
 
     `score` and `trace` are the passes over known targets; families that write all tokens at once have their own.
@@ -71,7 +71,7 @@ class Writer:
         emit: Emit | None = None,
         prompt: tuple[int, ...] = (),
         variant: Any = None,
-    ) -> Written:
+    ) -> WrittenTexts:
         """The texts for one input. `prompt`: tokens after START; `variant`: the wrapper that the strategy needs."""
         source: EncodedInput = await Read(modality.read, raw)
         start = (self.target.start, *prompt)
@@ -85,7 +85,7 @@ class Writer:
         if stream is not None and texts:
             stream.finish(texts[0].text)
         usage = Usage(modality.cost(source.array), sum(text.length for text in texts))
-        return Written(source, texts, usage)
+        return WrittenTexts(source, texts, usage)
 
     async def search(self, source: EncodedInput, plan: Plan, prompt: tuple[int, ...] = ()) -> list[Hypothesis]:
         """The hypotheses for an input, with the tokens of their prefixes."""

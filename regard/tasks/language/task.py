@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -44,11 +44,10 @@ from ..base import (
     require_tokenizer,
     view_title,
     vocab_size,
-    vocabulary,
     with_head,
     with_model_settings,
 )
-from ..generate.predictor import TextPredictor
+from ..generate.predictor import TextPredictor, joined_models
 from ..notices import require_finite
 from ..objectives import LanguageObjective
 from ..task import TEXT, Task
@@ -135,12 +134,8 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
 
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[LanguageRequest]:
         prompts = as_texts(items, "prompt")
-        fields = self.shared_fields(LanguageRequest, len(prompts), details, decode)
+        fields = self.plan.fields(LanguageRequest, len(prompts), details, decode)
         return [LanguageRequest(prompt, **named) for prompt, named in zip(prompts, fields, strict=True)]
-
-    def stream(self, item: str, **decode: object) -> Iterator[str]:
-        """Yield the continuation in parts; a beam search yields it at the end."""
-        return super().stream(as_text(item, "prompt"), **decode)
 
     async def answer(self, request: LanguageRequest, emit: Emit | None = None) -> LanguageResult:
         plan = self.plan(request)
@@ -226,14 +221,8 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     @staticmethod
     def ensemble(predictors: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":
         """An ensemble of predictors by name. They must share the vocabulary; the settings of the first apply."""
-        (name, first), *others = predictors.items()
-        for other, predictor in others:
-            if vocabulary(first.tokenizer) != vocabulary(predictor.tokenizer):
-                raise UserError(
-                    f"{name} and {other} have different vocabularies and cannot form an ensemble; "
-                    "train the second with the tokenizer of the first"
-                )
-        model = Ensemble([as_module(predictor.model) for predictor in predictors.values()])
+        first = next(iter(predictors.values()))
+        model = joined_models({name: (each.module, {"": each.tokenizer}) for name, each in predictors.items()})
         return LanguagePredictor(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
 
 

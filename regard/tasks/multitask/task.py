@@ -55,7 +55,7 @@ from ..base import (
     with_model_settings,
 )
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
-from ..generate.writer import Writer, text_fields
+from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqCtcObjective
 from ..predictor import look_result
 from ..task import Task
@@ -104,9 +104,9 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
         return self.target
 
     @cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> TextWriter:
         """Writes the texts, and scores known ones."""
-        return Writer(self.engine.context)
+        return TextWriter(self.engine.context)
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -125,7 +125,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
     def requests(self, items: Iterable[RawInput], details: bool = False, **decode: object) -> list[MultitaskRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per input."""
         inputs = [as_item(item) for item in items]
-        fields = self.shared_fields(MultitaskRequest, len(inputs), details, decode)
+        fields = self.plan.fields(MultitaskRequest, len(inputs), details, decode)
         return [new_request(item, named) for item, named in zip(inputs, fields, strict=True)]
 
     async def answer(self, request: MultitaskRequest, emit: Emit | None = None) -> MultitaskResult:

@@ -27,7 +27,7 @@ from ...parts.inputs import Inputs
 from ...parts.parallel.fertility import copy_tokens
 from ..generate.plans import Plan
 from ..generate.streams import TextStream
-from ..generate.writer import Writer
+from ..generate.writer import TextWriter
 from ..notices import require_finite
 from ..parallel.data import pad_target
 from ..parallel.teacher import candidate_scores, open_teacher
@@ -69,7 +69,7 @@ class DecodeAtOnce(Job[Hypothesis]):
 
 
 @dataclass(eq=False)
-class ParallelWriter(Writer):
+class ParallelWriter(TextWriter):
     """Writes all tokens of a translation at once."""
 
     sequential = False

@@ -1,6 +1,5 @@
 """Span corruption, the pre-training of T5. The predictor generates the spans that the sentinels of a text replace."""
 
-import math
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from ..base import Metrics, Processors, build_model, find_tokenizer, open_lines,
 from ..objectives import Seq2SeqObjective
 from ..task import TEXT, Task
 from ..translate import task as translate
+from ..translate.evaluation import mean_loss
 from ..translate.task import TranslatePredictor, size_without_data, with_vocab
 
 __all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "size_without_data"]
@@ -44,9 +44,7 @@ class SpanPredictor(TranslatePredictor):
         """Nats per target token, sentinels and END included."""
         corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
         dataset = SpanDataset(examples, corruptor, run.data, run.train, self.context)
-        logprobs = self.logprobs(*dataset.encode_all(EVALUATION_SEED))
-        loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
+        return mean_loss(self.logprobs(*dataset.encode_all(EVALUATION_SEED)))
 
 
 class SpanJob(translate.TranslateJob):

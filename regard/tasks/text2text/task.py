@@ -14,42 +14,45 @@ from ...synthetic.mixture import make_mixture
 from ..base import Metrics, Processors, open_split
 from ..task import TEXT, Task
 from ..translate import task as translate
-from ..translate.task import TEXT_METRICS, TranslateJob, TranslatePredictor, size_without_data
+from ..translate.evaluation import TEXT_METRICS, evaluate_translations
+from ..translate.task import TranslateJob, TranslatePredictor, size_without_data
 
 __all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "size_without_data"]
 
 TASK = Task("text2text", TEXT, "target")
 
 
+def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+    """A split of the data: texts of several tasks."""
+    read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
+    return open_split(run, split, files, read, lambda: make_mixture(run.data, split), "test.tsv")
+
+
 class Text2TextPredictor(TranslatePredictor):
     """A translation predictor whose texts begin with the prefix of their task."""
 
-    @staticmethod
-    def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
-        read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
-        return open_split(run, split, files, read, lambda: make_mixture(run.data, split), "test.tsv")
+    data_split = staticmethod(data_split)
 
-    def evaluate_texts(self, files: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
         """The result of translation, with the metrics of each task in addition."""
-        metrics, translations, references = super().evaluate_texts(files)
         examples = self.data_split(self.run, "test", files)
+        metrics, translations, references = evaluate_translations(self, examples)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:
             bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
-            bleu_signature = metrics["bleu_signature"]
-            rows = {
-                name: self._task_metrics(translations[a:b], references[a:b], bleu_signature) for name, a, b in bounds
-            }
+            common = metrics["bleu_signature"]
+            rows = {name: task_metrics(self.run, translations[a:b], references[a:b], common) for name, a, b in bounds}
             metrics["tasks"] = MetricsByTask(rows)
         return metrics, translations, references
 
-    def _task_metrics(
-        self, translations: list[str], references: list[list[str]], common_signature: str
-    ) -> dict[str, float | str]:
-        """The metrics of one task. Its language may need another tokenizer; then it has its own signature."""
-        tokenization = choose_tokenization(references, self.run.eval)
-        scores = text_metrics(translations, references, TEXT_METRICS, tokenization)
-        bleu_signature = signature("bleu", references, tokenization)
-        return {**scores} if bleu_signature == common_signature else {**scores, "bleu_signature": bleu_signature}
+
+def task_metrics(
+    run: Run, translations: list[str], references: list[list[str]], common_signature: str
+) -> dict[str, float | str]:
+    """The metrics of one task. Its language may need another tokenizer; then it has its own signature."""
+    tokenization = choose_tokenization(references, run.eval)
+    scores = text_metrics(translations, references, TEXT_METRICS, tokenization)
+    bleu_signature = signature("bleu", references, tokenization)
+    return {**scores} if bleu_signature == common_signature else {**scores, "bleu_signature": bleu_signature}
 
 
 class MetricsByTask(dict[str, dict[str, float | str]]):

@@ -25,7 +25,7 @@ from ...processors.sound.read import RawSound
 from ..generate.joining import add_usage
 from ..generate.plans import Plan
 from ..generate.streams import OrderedParts, TextStream
-from ..generate.writer import Writer
+from ..generate.writer import TextWriter
 from ..notices import require_finite
 from .transcriber import Chunks, Transcriber, join_segments
 
@@ -150,7 +150,7 @@ def shift_text(text: GeneratedText, start: float, end: float) -> GeneratedText:
 
 
 @dataclass(eq=False)
-class SpeechWriter(Writer):
+class SpeechWriter(TextWriter):
     """Searches, in beams also by CTC, or takes the best path of CTC."""
 
     collate: Callable[[Sequence[Array]], Inputs] = field(kw_only=True)

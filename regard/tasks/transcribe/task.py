@@ -32,7 +32,6 @@ from ...metrics.labels import BootstrapResult
 from ...metrics.speech import paired_error_bootstrap, speech_metrics
 from ...modalities.sound import SoundModality
 from ...parts import Inputs
-from ...parts.layer import smallest_context
 from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.sound.frames import SoundFrames
@@ -93,12 +92,6 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         return self.target
 
     @cached_property
-    def context(self) -> int | None:
-        """The most tokens of a transcript, END included; None: any number."""
-        positions = smallest_context(as_module(self.model))
-        return None if positions is None else positions - getattr(self.run.tune, "length", 0)
-
-    @cached_property
     def transcriber(self) -> Transcriber:
         """Writes, scores and aligns transcripts."""
         modality = SoundModality(self.sound, self.model.stride)
@@ -118,7 +111,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def requests(self, items: Iterable[RawSound], details: bool = False, **decode: object) -> list[TranscribeRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per recording."""
         sounds = [Sound(sound) for sound in items]
-        fields = self.shared_fields(TranscribeRequest, len(sounds), details, decode)
+        fields = self.plan.fields(TranscribeRequest, len(sounds), details, decode)
         return [TranscribeRequest(sound, **named) for sound, named in zip(sounds, fields, strict=True)]
 
     async def answer(self, request: TranscribeRequest, emit: Emit | None = None) -> TranscribeResult:
@@ -130,11 +123,6 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
         """The recordings in a file, a folder, an archive or a table of paths."""
         return open_sounds(name, self.run.data)
-
-    def format_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
-        """The text of a recording, on one line."""
-        plain = self.plain_result(request, result)
-        return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
     # --- known texts -------------------------------------------------------------------------------------------
 

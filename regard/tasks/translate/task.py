@@ -1,10 +1,10 @@
 """Translation: a target text for a source text."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,7 +16,7 @@ from ...data.datasets.collate import collate_pairs
 from ...data.datasets.pairs import PairDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.pairs import open_pairs, split_references
+from ...data.sources.pairs import split_references
 from ...data.tables.columns import SOURCE, TARGET, Role
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
@@ -38,7 +38,6 @@ from ...processors.base import Processor
 from ...processors.saved import load_processors
 from ...processors.text.processor import TextProcessor
 from ...processors.text.tokenizers import Tokenizer, train_tokenizer
-from ...synthetic.dates import make_dates
 from ...training.objective import Objective
 from ..base import (
     Metrics,
@@ -47,11 +46,9 @@ from ..base import (
     build_model,
     find_tokenizer,
     max_vocab,
-    open_split,
     open_splits,
     require_tokenizer,
     view_title,
-    vocabulary,
     with_head,
     with_inputs,
     with_model_settings,
@@ -59,13 +56,14 @@ from ..base import (
 from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
 from ..generate.plans import Plan
-from ..generate.predictor import TextPredictor
+from ..generate.predictor import TextPredictor, joined_models
 from ..generate.streams import OrderedParts
-from ..generate.writer import Writer, text_fields
+from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqObjective
 from ..parallel.teacher import copy_teacher_weights, teacher_config
 from ..task import TEXT, Task, spec_of
 from ..texts import as_pairs, as_text, as_texts
+from .evaluation import TEXT_METRICS, OpenSplit, data_split, evaluate_translations, target_loss
 
 TASK = Task("translate", TEXT, "target", frozenset({"fertility", "ctc", "mask_predict"}))
 HEAD = "target"  # the head of a family with several heads
@@ -104,7 +102,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         return TextModality(self.source, self.context)
 
     @cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> TextWriter:
         """Writes the texts, and scores known ones."""
         return writer_class(self.run)(self.engine.context, self.run.model.family, self.source.pad)
 
@@ -119,12 +117,8 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per text."""
         texts = as_texts(items)
-        fields = self.shared_fields(TranslateRequest, len(texts), details, decode)
+        fields = self.plan.fields(TranslateRequest, len(texts), details, decode)
         return [TranslateRequest(text, **named) for text, named in zip(texts, fields, strict=True)]
-
-    def stream(self, item: str, **decode: Any) -> Iterator[str]:
-        """Yield the translation in parts; a beam search yields it at the end."""
-        return super().stream(as_text(item), **decode)
 
     async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
         plan = self.plan(request)
@@ -175,25 +169,14 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     ) -> list[Links]:
         """Links between the white-space separated words of texts and their translations, by cross-attention."""
         pairs = zip(*as_pairs(sources, targets, ("source", "target")), strict=True)
-        requests = (AlignRequest(TextItem(text=text), target) for text, target in pairs)
-        answer = partial(self._links, symmetrization)
-        return [frozenset(result.links) for result in self.run_all(answer, requests)]
+        requests = (AlignRequest(TextItem(text=text), target, symmetrization) for text, target in pairs)
+        return [frozenset(result.links) for result in self.run_all(self.answer_align, requests)]
 
     async def answer_align(self, request: AlignRequest, emit: Emit | None = None) -> AlignResult:
         """Links between words."""
-        return await self._links("grow-diag-final-and", request)
-
-    async def _links(
-        self, symmetrization: Symmetrization, request: AlignRequest, emit: Emit | None = None
-    ) -> AlignResult:
         (tokens,) = self.target.encode([request.target])
-        view = await self.writer.trace_view(self.modality, request.item.value, tokens)
-        return AlignResult(tuple(sorted(attention_links(view, symmetrization))))
-
-    def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
-        """Nats per target token, END included, without label smoothing."""
-        rows = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
-        return -sum(map(sum, rows)) / max(sum(map(len, rows)), 1)
+        view = await self.writer.trace_view(self.modality, self.modality.value_of(request.item), tokens)
+        return AlignResult(tuple(sorted(attention_links(view, request.symmetrization))))
 
     def logprobs(self, sources: Iterable[Sequence[int]], targets: Iterable[Sequence[int]]) -> list[list[float]]:
         """The log-probability of every token of known targets and of END; all are given without END."""
@@ -213,27 +196,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     # --- evaluation --------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
-        """A split of the data of this task."""
-        return data_split(run, split, files)
+    data_split: ClassVar[OpenSplit] = staticmethod(data_split)
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str] | None, object]:
-        return self.evaluate_texts(files)
-
-    def evaluate_texts(self, files: DataFiles | None) -> tuple[Metrics, list[str], list[list[str]]]:
-        """The metrics of examples with one or more references each, the translations and the references."""
-        examples = self.data_split(self.run, "test", files)
-        examples.require_nonempty("data.test")
-        sources, references = [pair[0] for pair in examples], [split_references(pair[1]) for pair in examples]
-        tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        translations = self.predict(sources, nbest=1)
-        metrics: Metrics = {"examples": len(examples)}
-        metrics |= text_metrics(translations, references, ("bleu", "chrf", "ter", "exact"), tokenization)
-        loss = self.loss_over(sources, [texts[0] for texts in references])
-        metrics |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
-        metrics |= {f"{name}_signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
-        return metrics, translations, references
+        return evaluate_translations(self, self.data_split(self.run, "test", files))
 
     def paired_test(
         self, outputs: Sequence[Sequence[str]], references: Any, /
@@ -243,24 +209,19 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     @staticmethod
     def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":
         """An ensemble of predictors by name. They must share the vocabularies; the settings of the first apply."""
-        (name, first), *others = predictors.items()
+        first = next(iter(predictors.values()))
         if not writer_class(first.run).sequential:
             raise UserError(
                 f"{' and '.join(predictors)} write all tokens at once and cannot form an ensemble; use one of them"
             )
-        for other, predictor in others:
-            for field in ("source", "target"):
-                if vocabulary(getattr(first, field)) != vocabulary(getattr(predictor, field)):
-                    raise UserError(
-                        f"{name} and {other} have different {field} vocabularies and cannot form an ensemble; "
-                        "train the second with the tokenizer of the first"
-                    )
-        model = Ensemble([as_module(predictor.model) for predictor in predictors.values()])
+        members = {
+            name: (each.module, {"source ": each.source, "target ": each.target}) for name, each in predictors.items()
+        }
+        model = joined_models(members)
         return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
 
 
 PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop")  # data.* of some families
-TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
 
 class TranslateJob(TrainingJob):
@@ -314,8 +275,7 @@ class TranslateJob(TrainingJob):
             return {}
         examples = self.splits["valid"]
         sources, references = [pair[0] for pair in examples], [split_references(pair[1]) for pair in examples]
-        loss = self.predictor.loss_over(sources, [texts[0] for texts in references])
-        metrics = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
+        metrics = target_loss(self.predictor, sources, [texts[0] for texts in references])
         if self.run.train.metric in metrics:
             return metrics
         translations = self.predictor.predict(sources, **self.predictor.writer.validation_decode)
@@ -355,16 +315,16 @@ def restore(
     return predictor_type(run, build_model(run), source, target, device)
 
 
-def writer_class(run: Run) -> type[Writer]:
+def writer_class(run: Run) -> type[TextWriter]:
     """How the family of a run writes: token by token, or all at once."""
     from ..nat.ctc import CtcWriter
     from ..nat.writers import FertilityWriter, MaskPredictWriter
 
-    writers: dict[Output, type[Writer]] = {
+    writers: dict[Output, type[TextWriter]] = {
         "fertility": FertilityWriter, "ctc": CtcWriter, "mask_predict": MaskPredictWriter
     }  # fmt: skip
     writes = spec_of(run.model.family).writes
-    return next((writers[output] for output in writers if output in writes), Writer)
+    return next((writers[output] for output in writers if output in writes), TextWriter)
 
 
 def job_class(run: Run) -> type[TranslateJob]:
@@ -395,15 +355,6 @@ def size_without_data(run: Run) -> Run:
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
-
-
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
-    """A split of the data; the embedded data are dates. Test data may have several references."""
-    data = run.data
-    links = data.links if split == "train" else ""
-    read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
-    embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
-    return open_split(run, split, files, read, embedded, "test.en,test.de")
 
 
 def _copy_teacher(run: Run, model: Seq2SeqModel) -> str | None:

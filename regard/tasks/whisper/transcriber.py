@@ -36,7 +36,7 @@ from ...processors.sound.log_mel import AudioProcessor
 from ...processors.sound.read import RawSound, sound_info
 from ...processors.text.whisper import WhisperTokenizer, WhisperTranscripts, text_language
 from ..generate.plans import Plan, Planner
-from ..generate.writer import Writer
+from ..generate.writer import TextWriter
 from ..notices import require_finite
 from ..transcribe.transcriber import Chunks, Transcriber
 from .recordings import SoundWindow, open_recordings, read_windows, windows_at_pauses
@@ -299,7 +299,7 @@ class WhisperTranscriber(Transcriber):
         else:
             (tokens,) = self.text_ids([target])
         prompt = self._known_prompt(language, tokens)
-        return await Writer(self.context).view(self.modality, source, tokens, layer, title, prompt[1:])
+        return await TextWriter(self.context).view(self.modality, source, tokens, layer, title, prompt[1:])
 
     # --- texts -------------------------------------------------------------------------------------------------
 
