@@ -1,10 +1,10 @@
 """The axes of attention over images and sound."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from ..families.protocols import ModelBase
 from ..look import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
 from ..processors.base import Array
 from ..processors.image.processor import ImageProcessor
@@ -12,13 +12,13 @@ from ..processors.image.read import RawImage
 from ..processors.sound.frames import SoundFrames
 
 
-def image_axis(model: Any, pixels: Array, positions: int, patch: int = 0) -> ViewAxis:
+def image_axis(model: ModelBase | None, pixels: Array, positions: int, patch: int = 0) -> ViewAxis:
     """Patches or places of the image (3, height, width); positions before them are class tokens.
 
     `patch` is the side of a patch, for a model that does not say how it cuts images.
     """
     height, width = pixels.shape[1:]
-    if hasattr(model, "patch_grid"):
+    if model is not None and hasattr(model, "patch_grid"):
         rows, columns = model.patch_grid(height, width)
     else:
         rows, columns = (-(-side // patch) if patch else 0 for side in (height, width))
@@ -41,7 +41,7 @@ def query_axis(
     return ViewAxis("query", (QuerySegment(tuple(labels), tuple(scores), corners, picture(pixels)),))
 
 
-def picture(pixels: Array) -> Any:
+def picture(pixels: Array) -> Array:
     """Pixels (channels, height, width) as (height, width, channels)."""
     return np.ascontiguousarray(pixels.transpose(1, 2, 0))
 

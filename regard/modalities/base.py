@@ -4,10 +4,11 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ..decode.engine.passes import TokenTrace
 from ..errors import UserError
+from ..families.protocols import ModelBase
 from ..look import AttentionView, ViewAxis
 from ..messages.media import Item, Media
 from ..messages.texts import Alignment
@@ -17,6 +18,7 @@ from ..processors.base import Array
 from ..processors.text.tokenizers import Tokenizer
 
 START, END = "□", "■"  # their symbols in details and pictures
+Raw = TypeVar("Raw")  # an item in Python, such as a text
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +32,7 @@ class EncodedInput:
     key: str  # samples depend on it
 
 
-class Modality(ABC):
+class Modality(ABC, Generic[Raw]):
     """What a model reads in one field."""
 
     name: ClassVar[str]  # text, image or audio: the key of an item in a request and in a manifest
@@ -42,10 +44,10 @@ class Modality(ABC):
     # --- items -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def encode(self, raw: Any) -> Array:
+    def encode(self, raw: Raw) -> Array:
         """An item as an array, without the augmentation of training."""
 
-    def encode_all(self, raws: Sequence[Any]) -> list[Array]:
+    def encode_all(self, raws: Sequence[Raw]) -> list[Array]:
         """Several items, in order."""
         return [self.encode(raw) for raw in raws]
 
@@ -61,7 +63,7 @@ class Modality(ABC):
     def max_tokens(self, array: Array) -> int:
         """The most tokens of an output for this item, if decode.max_tokens is 0."""
 
-    def key(self, raw: Any, array: Array) -> str:
+    def key(self, raw: Raw, array: Array) -> str:
         """What samples depend on: equal items have equal keys."""
         return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
 
@@ -69,39 +71,40 @@ class Modality(ABC):
         """True for one item of this modality in Python, False for several."""
         return isinstance(raw, str) if self.media is None else self.media.accepts(raw)
 
-    def value_of(self, item: Item) -> Any:
+    def value_of(self, item: Item) -> str | Media:
         """The value of an item of this modality; a text is not the name of a file."""
-        if (value := getattr(item, self.name)) is None:
+        value: str | Media | None = getattr(item, self.name)
+        if value is None:
             raise UserError(f"the item has no {self.name}, and this run reads {self.noun}")
         return value
 
-    def check(self, raw: Any) -> None:
+    def check(self, raw: Raw) -> None:
         """Refuse an item that the model cannot read."""
         return
 
-    def is_empty(self, raw: Any) -> bool:
+    def is_empty(self, raw: Raw) -> bool:
         """True if there is nothing to read."""
         return False
 
-    def read(self, items: Sequence[Any]) -> list[EncodedInput]:
+    def read(self, items: Sequence[Raw | Media]) -> list[EncodedInput]:
         """Items of requests, many at once: the function of `Read` jobs."""
         raws = [item.raw if isinstance(item, Media) else item for item in items]
         for raw in raws:
             self.check(raw)
         return [self.encoded_input(*pair) for pair in zip(raws, self.encode_all(raws), strict=True)]
 
-    def encoded_input(self, raw: Any, array: Array) -> EncodedInput:
+    def encoded_input(self, raw: Raw, array: Array) -> EncodedInput:
         """An encoded item as the model reads it."""
         return EncodedInput(raw, array, self.collate([array]), self.max_tokens(array), self.key(raw, array))
 
     # --- attention ---------------------------------------------------------------------------------------------
 
-    def look_input(self, raw: Any) -> EncodedInput:
+    def look_input(self, raw: Raw | Media) -> EncodedInput:
         """An item whose attention is shown."""
         return self.read([raw])[0]
 
     @abstractmethod
-    def axis(self, source: EncodedInput, model: Any, positions: int) -> ViewAxis:
+    def axis(self, source: EncodedInput, model: ModelBase | None, positions: int) -> ViewAxis:
         """The positions of the encoder over an item, for views of attention."""
 
     @abstractmethod

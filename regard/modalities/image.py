@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..decode.engine.passes import TokenTrace
+from ..families.protocols import ModelBase
 from ..look import PatchSegment, ViewAxis
-from ..messages.media import Image
+from ..messages.media import Image, Media
 from ..messages.texts import PatchAlignment
 from ..parts import Inputs
 from ..processors.base import Array
@@ -18,7 +19,7 @@ from .base import EncodedInput, Modality, trace_view
 MAX_TOKENS = 100  # of a text for an image, if decode.max_tokens is 0
 
 
-class ImageModality(Modality):
+class ImageModality(Modality[RawImage]):
     """Images as pixels."""
 
     name, noun, tensor_kind, media = "image", "an image", "pixels", Image
@@ -42,12 +43,12 @@ class ImageModality(Modality):
     def max_tokens(self, array: Array) -> int:
         return MAX_TOKENS
 
-    def look_input(self, raw: RawImage) -> EncodedInput:
+    def look_input(self, raw: RawImage | Media) -> EncodedInput:
         """The pixels as bytes, so that a view can show them."""
-        raw = raw.raw if isinstance(raw, Image) else raw
+        raw = raw.raw if isinstance(raw, Media) else raw
         return self.encoded_input(raw, self.processor.encode_bytes(raw))
 
-    def axis(self, source: EncodedInput, model: Any, positions: int) -> ViewAxis:
+    def axis(self, source: EncodedInput, model: ModelBase | None, positions: int) -> ViewAxis:
         return image_axis(model, source.array, positions, self.processor.patch)
 
     def align(

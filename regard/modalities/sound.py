@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from ..decode.engine.passes import TokenTrace
 from ..errors import UserError
+from ..families.protocols import ModelBase
 from ..look import ViewAxis
-from ..messages.media import Sound
+from ..messages.media import Item, Sound
 from ..messages.texts import TimeAlignment
 from ..parts import Inputs
 from ..processors.base import Array
@@ -28,7 +29,7 @@ class AudioSegment(NamedTuple):
     samples: Array
 
 
-class SoundModality(Modality):
+class SoundModality(Modality[RawSound]):
     """Recordings as frames."""
 
     name, noun, tensor_kind, media, keeps_encoded = "audio", "a recording", "frames", Sound, True
@@ -36,6 +37,11 @@ class SoundModality(Modality):
     def __init__(self, processor: SoundFrames, stride: int, max_seconds: float | None = None) -> None:
         """`stride`: frames of an encoder position. `max_seconds`: longer recordings are refused."""
         self.processor, self.stride, self.max_seconds = processor, stride, max_seconds
+
+    def value_of(self, item: Item) -> Sound:
+        value = super().value_of(item)
+        assert isinstance(value, Sound)
+        return value
 
     def check(self, raw: RawSound) -> None:
         if self.max_seconds is None:
@@ -74,7 +80,7 @@ class SoundModality(Modality):
             if samples.min() < samples.max():  # digital silence has no transcript
                 yield AudioSegment(number, start, start + len(samples) / rate, samples)
 
-    def axis(self, source: EncodedInput, model: Any, positions: int) -> ViewAxis:
+    def axis(self, source: EncodedInput, model: ModelBase | None, positions: int) -> ViewAxis:
         return frame_axis(self.processor, self.stride, positions, source.array)
 
     def align(

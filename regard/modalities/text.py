@@ -10,6 +10,7 @@ from ..data.datasets.collate import pad_tokens
 from ..decode.engine.passes import TokenTrace
 from ..decode.search.texts import word_alignment
 from ..errors import UserError
+from ..families.protocols import ModelBase
 from ..look import ViewAxis
 from ..messages.texts import TokenAlignment
 from ..parts import Inputs
@@ -18,7 +19,7 @@ from ..processors.text.tokenizers import Tokenizer
 from .base import END, EncodedInput, Modality, trace_view
 
 
-class TextModality(Modality):
+class TextModality(Modality[str]):
     """Texts as tokens with END."""
 
     name, noun, tensor_kind = "text", "a text", "tokens"
@@ -65,7 +66,7 @@ class TextModality(Modality):
     def is_empty(self, raw: str) -> bool:
         return not raw.strip()
 
-    def axis(self, source: EncodedInput, model: Any, positions: int) -> ViewAxis:
+    def axis(self, source: EncodedInput, model: ModelBase | None, positions: int) -> ViewAxis:
         tokens = self.tokenizer.tokens(source.array[:-1].tolist())
         return ViewAxis.of_tokens("source", [*tokens, END], ended=True)
 

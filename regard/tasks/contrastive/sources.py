@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from os import PathLike
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias
 
 from ...config.data.mixed import ContrastiveData
 from ...config.run import Run
@@ -17,13 +17,14 @@ from ...data.sources.pairs import open_pairs
 from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ...errors import UserError
 from ...messages.media import Image, Item, Sound
-from ...modalities.base import Modality
 from ...modalities.image import ImageModality
 from ...modalities.sound import SoundModality
 from ...parts.inputs import TensorKind
 from ...processors.base import Processor
 from ...processors.image.processor import ImageProcessor
+from ...processors.image.read import RawImage
 from ...processors.sound.frames import SoundFrames
+from ...processors.sound.read import RawSound
 from ...synthetic.captions import Combination, SceneSettings, all_combinations, make_captions
 from ...synthetic.dates import make_dates
 from ...synthetic.morse import make_morse
@@ -32,6 +33,8 @@ from ..classify_image.task import image_processor
 from ..transcribe.processors import new_frames, with_augmentation
 
 TEXT = "text"  # the field of texts
+RawItem: TypeAlias = "RawImage | RawSound"  # a text is a str, too
+MediaModality: TypeAlias = ImageModality | SoundModality
 
 
 class PairSource(ABC):
@@ -58,11 +61,11 @@ class PairSource(ABC):
         """How training reads items."""
 
     @abstractmethod
-    def modality(self, processor: Processor | None) -> Modality | None:
+    def modality(self, processor: Processor | None) -> MediaModality | None:
         """How requests read items; None: they are texts."""
 
     @abstractmethod
-    def item(self, raw: Any) -> Item:
+    def item(self, raw: RawItem) -> Item:
         """The first element of a pair as an item of a request."""
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
@@ -73,7 +76,7 @@ class PairSource(ABC):
         """True for the name of a file of this modality."""
         return False
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawItem]]:
         """The items in a file, a folder, an archive or a table of paths, each with its name."""
         raise NotImplementedError
 
@@ -101,13 +104,13 @@ class ImagePairs(PairSource):
         assert isinstance(processor, ImageProcessor)
         return ImageModality(processor)
 
-    def item(self, raw: Any) -> Item:
+    def item(self, raw: RawItem) -> Item:
         return Item(image=Image(raw))
 
     def is_name(self, name: str) -> bool:
         return is_image_name(name)
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawItem]]:
         return open_images(name, data)
 
 
@@ -134,7 +137,7 @@ class SoundPairs(PairSource):
         assert isinstance(processor, SoundFrames)
         return SoundModality(processor, STRIDE)
 
-    def item(self, raw: Any) -> Item:
+    def item(self, raw: RawItem) -> Item:
         return Item(audio=Sound(raw))
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
@@ -144,7 +147,7 @@ class SoundPairs(PairSource):
     def is_name(self, name: str) -> bool:
         return is_sound_name(name)
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, Any]]:
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawItem]]:
         return open_sounds(name, data)
 
 
@@ -168,7 +171,7 @@ class TextPairs(PairSource):
     def modality(self, processor: Processor | None) -> None:
         return None
 
-    def item(self, raw: Any) -> Item:
+    def item(self, raw: RawItem) -> Item:
         if isinstance(raw, str):
             return Item(raw)
         name = f"the file {raw}" if isinstance(raw, PathLike) else f"a value of type {type_name(raw)}"

@@ -18,19 +18,20 @@ from ..label.embedding import Embedded
 from ..label.texts import TextEncoder, item_texts
 from ..texts import as_text
 from .settings import SLOT, ContrastiveDecode
-from .sources import PairSource
+from .sources import MediaModality, PairSource, RawItem
 
 
 class Towers:
     """Reads items, each with the tower of its modality."""
 
-    def __init__(self, pairs: PairSource, media: Modality | None, texts: TextEncoder) -> None:
+    def __init__(self, pairs: PairSource, media: MediaModality | None, texts: TextEncoder) -> None:
         """`media`: how images or recordings are read; None: all items are texts."""
-        self.pairs, self.media, self.texts = pairs, media, texts
+        self.pairs, self.texts = pairs, texts
+        self.media: Modality[Any] | None = media
         self.text_head = Head(texts.collate, item_vectors)
         self.media_head = None if media is None else Head(media.collate, item_vectors, media.cost, tokens=0)
 
-    def item(self, raw: Any) -> Item:
+    def item(self, raw: RawItem) -> Item:
         """A text, or the image or recording of a file or in memory."""
         if isinstance(raw, str) and not self.pairs.is_name(raw):
             return Item(raw)

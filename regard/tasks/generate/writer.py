@@ -20,9 +20,10 @@ from ...decode.search.texts import without_incomplete
 from ...errors import UserError
 from ...families.protocols import as_module
 from ...look import AttentionView, ViewAxis, Which, record_layers
+from ...messages.media import Media
 from ...messages.texts import FinishReason, GeneratedText, TextRequest, TokenLogprob, Usage
 from ...messages.verbs import ScoreRequest, ScoreResult
-from ...modalities.base import END, EncodedInput, Modality, target_axes, trace_view
+from ...modalities.base import END, EncodedInput, Modality, Raw, target_axes, trace_view
 from ..notices import missing_phrase, require_finite
 from ..texts import as_text
 from .plans import Plan
@@ -64,8 +65,8 @@ class TextWriter:
 
     async def write(
         self,
-        modality: Modality,
-        raw: Any,
+        modality: Modality[Raw],
+        raw: Raw | Media,
         plan: Plan,
         request: TextRequest,
         emit: Emit | None = None,
@@ -146,7 +147,9 @@ class TextWriter:
 
     # --- known texts -------------------------------------------------------------------------------------------
 
-    async def score_text(self, modality: Modality, request: ScoreRequest, prompt: tuple[int, ...] = ()) -> ScoreResult:
+    async def score_text(
+        self, modality: Modality[Any], request: ScoreRequest, prompt: tuple[int, ...] = ()
+    ) -> ScoreResult:
         """ln P(target | input), END included."""
         tokens, logprobs = await self.logprobs(modality, request.item.value, str(request.target), prompt)
         require_finite(logprobs)
@@ -155,7 +158,7 @@ class TextWriter:
         return ScoreResult(sum(logprobs), (*self.target.tokens(tokens), END), tuple(logprobs))
 
     async def logprobs(
-        self, modality: Modality, raw: Any, target: str, prompt: tuple[int, ...] = ()
+        self, modality: Modality[Raw], raw: Raw | Media, target: str, prompt: tuple[int, ...] = ()
     ) -> tuple[list[int], list[float]]:
         """The tokens of a known text, and the log-probabilities of them and of END, which may be NaN."""
         source: EncodedInput = await Read(modality.read, raw)
@@ -163,14 +166,14 @@ class TextWriter:
         self.refuse_long(len(prompt) + len(tokens) + 1)
         return tokens, await self.score(source.inputs, (self.target.start, *prompt), tuple(tokens))
 
-    async def score_tokens(self, modality: Modality, source: Sequence[int], target: Sequence[int]) -> list[float]:
+    async def score_tokens(self, modality: Modality[Raw], source: Sequence[int], target: Sequence[int]) -> list[float]:
         """The log-probability of every token of a known target and of END, for the tokens of a source."""
         inputs = modality.collate([np.asarray(source, np.int32)])
         for tokens in (source, (*target, self.target.end)):
             self.refuse_long(len(tokens))
         return await self.score(replace(inputs, valid=None), (self.target.start,), tuple(target))
 
-    async def trace_view(self, modality: Modality, raw: Any, tokens: Sequence[int]) -> AttentionView:
+    async def trace_view(self, modality: Modality[Raw], raw: Raw | Media, tokens: Sequence[int]) -> AttentionView:
         """The cross-attention while the model writes known tokens."""
         source: EncodedInput = await Read(modality.read, raw)
         self.refuse_long(len(tokens) + 1)
@@ -188,8 +191,8 @@ class TextWriter:
 
     async def look(
         self,
-        modality: Modality,
-        raw: Any,
+        modality: Modality[Raw],
+        raw: Raw | Media,
         plan: Plan,
         target: str | None = None,
         layer: Which = None,
@@ -207,7 +210,7 @@ class TextWriter:
 
     async def view(
         self,
-        modality: Modality,
+        modality: Modality[Raw],
         source: EncodedInput,
         tokens: Sequence[int],
         layer: Which = None,
@@ -240,7 +243,7 @@ class TextWriter:
 
     async def _traces(
         self,
-        modality: Modality,
+        modality: Modality[Raw],
         source: EncodedInput,
         start: tuple[int, ...],
         hypotheses: Sequence[Hypothesis],
@@ -256,7 +259,12 @@ class TextWriter:
         return await Gather([trace(one.tokens) for one in hypotheses])
 
     def _with_details(
-        self, text: GeneratedText, hypothesis: Hypothesis, trace: TokenTrace, modality: Modality, source: EncodedInput
+        self,
+        text: GeneratedText,
+        hypothesis: Hypothesis,
+        trace: TokenTrace,
+        modality: Modality[Raw],
+        source: EncodedInput,
     ) -> GeneratedText:
         tokens, count = hypothesis.tokens, len(hypothesis.tokens) + hypothesis.ended
         return replace(

@@ -22,7 +22,7 @@ from ...decode.engine.answer import Emit
 from ...errors import UserError
 from ...families.protocols import SpeechModel, as_module
 from ...look import AttentionView, Which
-from ...messages.media import Item
+from ...messages.media import Item, Media
 from ...messages.texts import MultitaskRequest, MultitaskResult
 from ...messages.verbs import LookRequest, LookResult, ScoreRequest, ScoreResult
 from ...metrics.labels import BootstrapResult
@@ -74,10 +74,10 @@ class InputTexts(TextModality):
     key = Modality.key
 
 
-class Modalities(dict[str, Modality]):
+class Modalities(dict[str, Modality[Any]]):
     """The modalities that a model reads, by name; others are refused."""
 
-    def __missing__(self, name: str) -> Modality:
+    def __missing__(self, name: str) -> Modality[Any]:
         raise UserError(f"this run reads {' and '.join(self)}, but an input is of kind {name}; leave it out")
 
 
@@ -136,14 +136,16 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
         written = await self.writer.write(modality, value, plan, request, emit, (self.tags.token(task),))
         return MultitaskResult(**text_fields(written.texts, plan, request.details), usage=written.usage, task=task)
 
-    def _tagged(self, item: Item) -> tuple[Modality, Any, tuple[int, ...]]:
+    def _tagged(self, item: Item) -> tuple[Modality[Any], str | Media, tuple[int, ...]]:
         """The modality of an item, its value, and the token of its task."""
         name, value = input_of(item)
         modality = self.modalities[name]
         task = self.tags.choose(name, self.run.decode.task if item.task is None else item.task)
         return modality, value, (self.tags.token(task),)
 
-    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+    def score_requests(
+        self, items: RawInput | Iterable[RawInput], targets: str | Iterable[str] | None
+    ) -> tuple[list[ScoreRequest], bool]:
         nouns = "an input and its target", "inputs", "targets"
         pairs = pair_requests(items, targets, single := is_single(items), nouns)
         return [ScoreRequest(as_item(item), target) for item, target in pairs], single
@@ -166,7 +168,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
         return evaluate_mixture(self, mixture)
 
     def paired_test(
-        self, outputs: Sequence[Sequence[str]], references: Any, /
+        self, outputs: Sequence[Sequence[str]], references: Sequence[str], /
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         correct = [[reference] for reference in references]
         return paired_bootstrap(outputs, correct, tokenization=choose_tokenization(correct, self.run.eval))
@@ -220,9 +222,9 @@ def losses(predictor: MultitaskPredictor, mixture: TaskMixture) -> dict[str, flo
     return {"loss": loss, "perplexity": float(np.exp(loss)), **by_modality}
 
 
-def mean_metrics(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def mean_metrics(tasks: Mapping[str, Mapping[str, float | str]]) -> dict[str, float]:
     """The mean over the tasks of the metric that all have."""
-    return {"exact": sum(metrics["exact"] for metrics in tasks.values()) / max(len(tasks), 1)}
+    return {"exact": sum(float(metrics["exact"]) for metrics in tasks.values()) / max(len(tasks), 1)}
 
 
 class MultitaskJob(TrainingJob):
@@ -259,7 +261,7 @@ class MultitaskJob(TrainingJob):
 
 def new_modalities(run: Run, processors: Mapping[str, Processor]) -> Modalities:
     """The modalities of a model."""
-    makers: dict[TensorKind, Callable[[Any], Modality]] = {
+    makers: dict[TensorKind, Callable[[Any], Modality[Any]]] = {
         "tokens": lambda text: InputTexts(text.tokenizer),
         "pixels": ImageModality,
         "frames": lambda sound: SoundModality(sound, STRIDE, run.data.max_seconds),

@@ -18,7 +18,7 @@ from ...decode.engine.passes import KnownTarget, Score, TokenScores, TokenTrace,
 from ...decode.parallel import decoding as parallel
 from ...errors import UserError
 from ...look import AttentionView, ViewAxis, Which, attention_sites, record_attention
-from ...modalities.base import EncodedInput, Modality
+from ...modalities.base import EncodedInput, Modality, Raw
 from ...parts import Encoded
 from ...parts.inputs import Inputs
 from ...parts.parallel.ctc import LEAST, LOG_FLOOR, PrefixScorer, force_align
@@ -120,7 +120,7 @@ class CtcWriter(ParallelWriter):
 
     async def view(
         self,
-        modality: Modality,
+        modality: Modality[Raw],
         source: EncodedInput,
         tokens: Sequence[int],
         layer: Which = None,

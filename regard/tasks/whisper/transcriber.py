@@ -148,7 +148,7 @@ class WhisperTranscriber(Transcriber):
     ) -> WindowResult:
         """The text of a window: rising temperatures until it is good enough, segments, times of words."""
         decode, no_speech = plan.decode, await self._no_speech(encoded, prompt, plan)
-        key = self.modality.key(None, window.frames)
+        key = self.modality.key(window.frames, window.frames)
         for temperature in decode.temperatures:
             strategy = self.strategy_at(temperature, plan)
             best = await self.generate(encoded, prompt, f"{key} {temperature}", strategy, plan)

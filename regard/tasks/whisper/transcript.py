@@ -1,7 +1,7 @@
 """The transcript of a recording, which grows window by window."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit, ProgressDelta, SegmentDelta, TextDelta
@@ -96,14 +96,17 @@ class Transcript:
         (spoken,) = self.target.decode([ids])
         end = min(window.start + window.seconds, self.seconds)
         start, stop = shift_span((segment.start, segment.end), window.start, round(end, 3))
-        details: dict[str, Any] = {}
+        details, logprobs = KnownDetails(), tuple[float, ...]()
         if text.trace is not None:
             places = [offset + i for i in chosen]
             times = [shift_span(text.trace.times[i], window.start, round(end, 3)) for i in places]
             details = known_details(self.target, spoken, ids, times, self.text_language)
-            details["logprobs"] = tuple(text.trace.logprobs[i] for i in places)
+            logprobs = tuple(text.trace.logprobs[i] for i in places)
         mean = quality.logprob
-        written = GeneratedText(spoken.strip(), mean, mean * len(ids), text.finish, max(len(ids), 1), **details)
+        length = max(len(ids), 1)
+        written = GeneratedText(
+            spoken.strip(), mean, mean * len(ids), text.finish, length, logprobs=logprobs, **details
+        )
         about = text.temperature, quality.ratio, text.no_speech, tuple(segment.tokens)
         self.segments.append(TranscriptSegment(start, max(stop, start), (written,), *about))
         self.previous = [*self.previous, *without_pair(segment.tokens, self.target)][-self.kept :]
@@ -118,9 +121,16 @@ class Transcript:
         self.emit(SegmentDelta(segment.start, segment.end, segment.text))
 
 
+class KnownDetails(TypedDict, total=False):
+    """Fields of texts whose times are known."""
+
+    tokens: tuple[str, ...]
+    alignment: TimeAlignment
+
+
 def known_details(
     target: WhisperTokenizer, text: str, ids: list[int], times: list[Span], language: str
-) -> dict[str, Any]:
+) -> KnownDetails:
     """The tokens of a text with their times and those of its words; `language` is the code of its language."""
     words = timed_words(text, ids, times, target, language in UNSPACED)
     return {"tokens": tuple(target.tokens(ids)), "alignment": TimeAlignment(tuple(times), tuple(words))}
