@@ -1,9 +1,12 @@
 """Texts as arguments of predictors: one str, or several in any iterable. Anything else raises one sentence."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..data.files.in_memory import type_name
 from ..errors import UserError
+
+T = TypeVar("T")
 
 
 def as_text(value: object, name: str = "text") -> str:
@@ -50,6 +53,13 @@ def as_sentences(values: object) -> list[str | Sequence[str]]:
         except UserError as error:
             raise UserError(f"sentence {number}: {error}") from error
     return sentences
+
+
+def listed(items: T | Iterable[T], single: bool) -> Iterable[T]:
+    """A single item as a list, or several items as they are."""
+    several: Any = [items] if single else items
+    iterable: Iterable[T] = several
+    return iterable
 
 
 def describe_type(value: object) -> str:

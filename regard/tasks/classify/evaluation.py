@@ -1,7 +1,7 @@
 """Metrics of predictors of texts: of labels, several labels and numbers, beside baselines."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,21 +14,22 @@ from ..label.results import report_labels, unseen_labels
 from ..label.texts import Texts
 from ..notices import require_finite, warn_once
 from .items import item_of_example
+from .problems import A, Q, T
 
 if TYPE_CHECKING:
     from .task import TextLabelPredictor
 
-    Labeler = TextLabelPredictor[Any, Any]
 
-
-def text_outputs(predictor: "Labeler", items: Iterable[Texts]) -> Tensor:
+def text_outputs(predictor: "TextLabelPredictor[Q, A, T]", items: Iterable[Texts]) -> Tensor:
     """(texts, labels): log-probabilities; of several labels logits, and of regression the number."""
     rows = predictor.run_programs(predictor.head_output(texts) for texts in items)
     warn_once((notice for _, notices in rows for notice in notices), len(rows), stacklevel=5)
     return torch.from_numpy(np.stack([output for output, _ in rows])) if rows else torch.zeros(0, len(predictor.labels))
 
 
-def evaluate_texts(predictor: "Labeler", examples: Source) -> tuple[Metrics, list[Any] | None, list[Any]]:
+def evaluate_texts(
+    predictor: "TextLabelPredictor[Q, A, T]", examples: Source
+) -> tuple[Metrics, list[T] | None, list[T]]:
     """The metrics of `evaluate`, the predicted labels (None: numbers have no paired test), and the targets."""
     examples.require_nonempty("data.test")
     problem = predictor.problem
@@ -44,13 +45,13 @@ def evaluate_texts(predictor: "Labeler", examples: Source) -> tuple[Metrics, lis
     return metrics, predicted if problem.labeled else None, references
 
 
-def validation_metrics(predictor: "Labeler", examples: Source) -> dict[str, float]:
+def validation_metrics(predictor: "TextLabelPredictor[Q, A, T]", examples: Source) -> dict[str, float]:
     """The loss and the metrics on validation data; unseen labels are left out."""
     outputs = text_outputs(predictor, map(item_of_example, examples))
     return predictor.problem.validation(outputs, predictor.problem.references(examples))
 
 
-def baselines(predictor: "Labeler", examples: Source, references: Sequence[Any]) -> Metrics:
+def baselines(predictor: "TextLabelPredictor[Q, A, T]", examples: Source, references: Sequence[T]) -> Metrics:
     """The scores of the most frequent label and of a bag of words."""
     if not predictor.with_baselines:
         return {}

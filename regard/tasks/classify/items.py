@@ -1,7 +1,6 @@
 """The inputs of classification and regression: texts, or pairs of texts."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
@@ -12,23 +11,22 @@ from ...messages.labels import ClassifyRequest, RegressionRequest
 from ...synthetic.language_id import make_phrases
 from ...synthetic.matching import make_matching
 from ..base import open_split
-from ..label.texts import Texts
+from ..label.texts import LabeledText, Texts
 from ..texts import as_texts, describe_type, iterate_items
 
 TextItem = str | tuple[str, ...]  # a text, or a pair of texts
 
 
-def as_items(values: Any, pairs: bool) -> list[Texts]:
+def as_items(values: TextItem | Iterable[TextItem], pairs: bool) -> list[Texts]:
     """Each item as a tuple of texts. A single text where pairs are expected is an error."""
     found = []
-    items: Any = [values] if isinstance(values, str) else iterate_items(values, "text")
+    items = [values] if isinstance(values, str) else iterate_items(values, "text")
     for number, item in enumerate(items, 1):
         if isinstance(item, str) and pairs:
             raise UserError(f"text {number} is one text, and this model reads pairs; give (text, text_pair)")
-        several = isinstance(item, tuple) or (pairs and isinstance(item, list))
-        if several and not 1 <= len(item) <= 2:
-            raise UserError(f"text {number} has {len(item)} texts; expected a text, or a pair of texts")
-        if several:
+        if isinstance(item, tuple) or (pairs and isinstance(item, list)):
+            if not 1 <= len(item) <= 2:
+                raise UserError(f"text {number} has {len(item)} texts; expected a text, or a pair of texts")
             found.append(tuple(as_texts(item)))
         elif isinstance(item, str):
             found.append((item,))
@@ -42,7 +40,7 @@ def item_of(request: ClassifyRequest | RegressionRequest) -> Texts:
     return (request.text,) if request.text_pair is None else (request.text, request.text_pair)
 
 
-def item_of_example(example: Sequence[Any]) -> Texts:
+def item_of_example(example: LabeledText) -> Texts:
     """The texts of (text, target) or (text, target, second text)."""
     return (example[0], *example[2:])
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjectiv
 from .evaluation import validation_metrics
 from .ngram_start import start_ngrams
 
+if TYPE_CHECKING:
+    from .task import AnyLabelPredictor
+
 OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
     "single_label": LabelObjective, "multi_label": MultiLabelObjective, "regression": RegressionObjective
 }  # fmt: skip
@@ -35,7 +38,7 @@ class ClassifyJob(LabelJob):
 
     def __init__(
         self,
-        predictor: type[Any],
+        predictor: "type[AnyLabelPredictor]",
         run: Run,
         processors: Processors,
         device: torch.device,

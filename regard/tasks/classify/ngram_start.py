@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...data.batch import Batch
 from ...data.datasets.rows import LabeledTextDataset
@@ -23,7 +23,14 @@ FIRST_CONTROL = 0x110000  # after the last character of Unicode: numbers of cont
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
 
 
-def start_ngrams(model: Any, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+class NGramModel(Protocol):
+    """A model of labels that counts n-grams."""
+
+    ngrams: NGramCounts
+    classes: nn.Linear
+
+
+def start_ngrams(model: NGramModel, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
     """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
     that the class head gets.
     """

@@ -1,9 +1,9 @@
 """What the outputs of a class head mean: one label, several labels, or a number, with their results and metrics."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,12 +35,15 @@ from ..label.texts import Texts
 from ..notices import empty_text, require_finite
 from ..predictor import PlainResult
 from ..texts import as_texts
+from .settings import ClassifyDecode
 
 Q = TypeVar("Q", bound=ClassifyRequest | RegressionRequest)
 A = TypeVar("A", bound=Result)
+T = TypeVar("T")  # the target of an example: a label, labels, or a number
+Targets: TypeAlias = str | Iterable[str | Iterable[str]] | None  # of `score`, for one text or several
 
 
-class Problem(ABC, Generic[Q, A]):
+class Problem(ABC, Generic[Q, A, T]):
     """The results, scores and metrics of one data.problem_type. Outputs are rows (labels,) of the head."""
 
     name: ClassVar[ProblemType]
@@ -68,7 +71,7 @@ class Problem(ABC, Generic[Q, A]):
     # --- requests ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def request(self, texts: Texts, settings: Any) -> Q:
+    def request(self, texts: Texts, settings: ClassifyDecode | None) -> Q:
         """The request for a text or a pair; `settings` are decode.*, None: those of the run."""
 
     @abstractmethod
@@ -86,7 +89,7 @@ class Problem(ABC, Generic[Q, A]):
     # --- known targets -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def targets(self, targets: Any, single: bool, count: int) -> Sequence[str | tuple[str, ...]]:
+    def targets(self, targets: Targets, single: bool, count: int) -> Sequence[str | tuple[str, ...]]:
         """The targets that `score` was given for `count` texts, or for a single one."""
 
     def target_ids(self, target: str | tuple[str, ...] | None) -> list[int]:
@@ -100,31 +103,31 @@ class Problem(ABC, Generic[Q, A]):
     # --- metrics -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def references(self, examples: Source) -> list[Any]:
+    def references(self, examples: Source) -> list[T]:
         """The targets of examples."""
 
-    def label_names(self, references: Sequence[Any]) -> list[str]:
+    def label_names(self, references: Sequence[T]) -> list[str]:
         """All labels of targets."""
         return []
 
     @abstractmethod
-    def predictions(self, outputs: Tensor) -> list[Any]:
+    def predictions(self, outputs: Tensor) -> list[T]:
         """What is predicted for rows of outputs, as `metrics` compares it with references."""
 
     @abstractmethod
-    def metrics(self, predicted: Sequence[Any], references: Sequence[Any]) -> Metrics:
+    def metrics(self, predicted: Sequence[T], references: Sequence[T]) -> Metrics:
         """The metrics of `evaluate`."""
 
     @abstractmethod
-    def validation(self, outputs: Tensor, references: Sequence[Any]) -> dict[str, float]:
+    def validation(self, outputs: Tensor, references: Sequence[T]) -> dict[str, float]:
         """The loss and the metrics of a validation; unseen labels are left out."""
 
     @abstractmethod
-    def constant_baseline(self, references: Sequence[Any]) -> Metrics:
+    def constant_baseline(self, references: Sequence[T]) -> Metrics:
         """The score of the best constant prediction."""
 
 
-class SingleLabel(Problem[ClassifyRequest, ClassifyResult]):
+class SingleLabel(Problem[ClassifyRequest, ClassifyResult, str]):
     """One of the labels. Outputs are log-probabilities."""
 
     name, metric_names = "single_label", ("loss", "accuracy", "f1")
@@ -137,7 +140,7 @@ class SingleLabel(Problem[ClassifyRequest, ClassifyResult]):
     def outputs(logits: Tensor) -> Tensor:
         return logits.log_softmax(-1)
 
-    def request(self, texts: Texts, settings: Any) -> ClassifyRequest:
+    def request(self, texts: Texts, settings: ClassifyDecode | None) -> ClassifyRequest:
         return ClassifyRequest(texts[0], None if settings is None else settings.top, second(texts))
 
     def empty_result(self) -> ClassifyResult:
@@ -151,7 +154,7 @@ class SingleLabel(Problem[ClassifyRequest, ClassifyResult]):
             return [(label.label, label.probability) for label in result.top]
         return result.label or ""
 
-    def targets(self, targets: Any, single: bool, count: int) -> list[str]:
+    def targets(self, targets: Targets, single: bool, count: int) -> list[str]:
         if single != isinstance(targets, str) or targets is None:
             raise UserError("score takes two texts or two lists of texts, not one of each")
         labels = as_texts(targets, "label")
@@ -187,7 +190,7 @@ class SingleLabel(Problem[ClassifyRequest, ClassifyResult]):
         return majority_baseline(self.labels, references)
 
 
-class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
+class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult, tuple[str, ...]]):
     """Any number of labels, each with a probability of its own. Outputs are logits."""
 
     name, metric_names = "multi_label", ("loss", "micro_f1", "accuracy", "f1")
@@ -196,7 +199,7 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
     def processor(self) -> MultiLabelProcessor:
         return MultiLabelProcessor(self.labels)
 
-    def request(self, texts: Texts, settings: Any) -> MultiLabelRequest:
+    def request(self, texts: Texts, settings: ClassifyDecode | None) -> MultiLabelRequest:
         top, threshold = (None, None) if settings is None else (settings.top, settings.threshold)
         return MultiLabelRequest(texts[0], top, second(texts), threshold)
 
@@ -210,7 +213,7 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
         chosen = tuple(label for label in ranked if label.probability >= least)
         return MultiLabelResult(chosen, ranked[: top_of(request, self.decode) or len(ranked)], notices=notices)
 
-    def plain_result(self, request: MultiLabelRequest, result: MultiLabelResult) -> list[Any]:
+    def plain_result(self, request: MultiLabelRequest, result: MultiLabelResult) -> list[str] | list[tuple[str, float]]:
         if top_of(request, self.decode):
             return [(label.label, label.probability) for label in result.top]
         return [label.label for label in result.labels]
@@ -222,7 +225,7 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
             raise UserError(f"a request has threshold={least:g}; expected at least 0 and less than 1")
         return least
 
-    def targets(self, targets: Any, single: bool, count: int) -> list[tuple[str, ...]]:
+    def targets(self, targets: Targets, single: bool, count: int) -> list[tuple[str, ...]]:
         """A target is a list of labels, or text with data.delimiter."""
         lists = [self._label_list(target) for target in ([targets] if single else targets or ())]
         if len(lists) != count:
@@ -248,7 +251,7 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
     def references(self, examples: Source) -> list[tuple[str, ...]]:
         return [tuple(sorted(example[1])) for example in examples]
 
-    def label_names(self, references: Sequence[Any]) -> list[str]:
+    def label_names(self, references: Sequence[tuple[str, ...]]) -> list[str]:
         return [label for reference in references for label in reference]
 
     def predictions(self, outputs: Tensor) -> list[tuple[str, ...]]:
@@ -256,10 +259,10 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
         rows = [row.nonzero()[:, 0].tolist() for row in positive]
         return [tuple(sorted(self.labels.names[number] for number in row)) for row in rows]
 
-    def metrics(self, predicted: Sequence[Any], references: Sequence[Any]) -> Metrics:
+    def metrics(self, predicted: Sequence[tuple[str, ...]], references: Sequence[tuple[str, ...]]) -> Metrics:
         return multi_label_metrics(predicted, references)
 
-    def validation(self, outputs: Tensor, references: Sequence[Any]) -> dict[str, float]:
+    def validation(self, outputs: Tensor, references: Sequence[tuple[str, ...]]) -> dict[str, float]:
         """The mean binary cross-entropy, and the metrics."""
         require_finite([float(outputs.sum())])
         known = [tuple(label for label in reference if label in self.labels.ids) for reference in references]
@@ -268,7 +271,7 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
         metrics = multi_label_metrics(self.predictions(outputs), known)
         return {"loss": float(loss), **{name: metrics[name] for name in ("accuracy", "f1", "micro_f1")}}
 
-    def constant_baseline(self, references: Sequence[Any]) -> Metrics:
+    def constant_baseline(self, references: Sequence[tuple[str, ...]]) -> Metrics:
         """The micro F1 of the most frequent training label for every text."""
         if not any(self.labels.counts.values()):
             return {}
@@ -277,7 +280,7 @@ class MultiLabel(Problem[MultiLabelRequest, MultiLabelResult]):
         return {"majority": metrics["micro_f1"], "majority label": label}
 
 
-class Regression(Problem[RegressionRequest, RegressionResult]):
+class Regression(Problem[RegressionRequest, RegressionResult, float]):
     """A number: the output of the head itself, not a probability. The label set has the name of the output."""
 
     labeled = False
@@ -287,7 +290,7 @@ class Regression(Problem[RegressionRequest, RegressionResult]):
     def processor(self) -> NumberProcessor:
         return NumberProcessor(self.labels.names[0])
 
-    def request(self, texts: Texts, settings: Any) -> RegressionRequest:
+    def request(self, texts: Texts, settings: ClassifyDecode | None) -> RegressionRequest:
         if top := (settings or self.decode).top:
             raise UserError(
                 f"decode.top is {top}, but this model has no labels to rank: it gives a number; leave it out"
@@ -305,7 +308,7 @@ class Regression(Problem[RegressionRequest, RegressionResult]):
     def plain_result(self, request: RegressionRequest, result: RegressionResult) -> float | None:
         return result.value
 
-    def targets(self, targets: Any, single: bool, count: int) -> list[str]:
+    def targets(self, targets: Targets, single: bool, count: int) -> list[str]:
         raise UserError("this model gives a number for a text and no probability; use predict, or eval with data")
 
     @staticmethod
@@ -327,7 +330,7 @@ class Regression(Problem[RegressionRequest, RegressionResult]):
         metrics = regression_metrics(self.predictions(outputs), references)
         return {"loss": metrics.pop("mse"), "pearson": 0.0, "spearman": 0.0, **metrics}
 
-    def constant_baseline(self, references: Sequence[Any]) -> Metrics:
+    def constant_baseline(self, references: Sequence[float]) -> Metrics:
         """The error of the mean of the references, which no constant beats."""
         values = torch.tensor([float(reference) for reference in references], dtype=torch.float64)
         return {"mean": float(values.std(correction=0))}

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
+from ...config.run import Run, changed_decode
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
 from ...data.sources.labeled import detect_problem, label_roles
@@ -40,20 +40,21 @@ from ..label.texts import TextEncoder, Texts, is_empty, item_texts
 from ..notices import require_finite
 from ..predictor import PlainResult
 from ..task import TEXT, Task
+from ..texts import listed
 from .evaluation import evaluate_texts, text_outputs
 from .items import TextItem, as_items, data_split, item_of
 from .jobs import ClassifyJob
-from .problems import A, MultiLabel, Problem, Q, Regression, SingleLabel, second
+from .problems import A, MultiLabel, Problem, Q, Regression, SingleLabel, T, Targets, second
 
 TASK = Task("classify", TEXT, "label")
 LABEL = "label"  # the field of targets
 
 
-class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
+class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
     """A predictor of labels or a number of a text, or of a pair of texts (data.pairs) with END between them."""
 
     model: LabelModel
-    problem_class: ClassVar[type[Problem[Any, Any]]]
+    problem_class: ClassVar[type[Problem[Any, Any, Any]]]
     folder: Path | None = None  # which has the bag of words
 
     def __init__(
@@ -65,7 +66,7 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
         self.fields = len(self.roles) if self.problem_class.labeled else self.columns
 
     @property
-    def problem(self) -> Problem[Q, A]:
+    def problem(self) -> Problem[Q, A, T]:
         """What the outputs mean."""
         return self.problem_class(self.run, self.labels)
 
@@ -97,7 +98,7 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
     # --- requests ----------------------------------------------------------------------------------------------
 
     def requests(self, items: Iterable[TextItem], details: bool = False, **decode: object) -> list[Q]:
-        settings, problem = self.decode_settings(decode) if decode else None, self.problem
+        settings, problem = changed_decode(self.run, decode) if decode else None, self.problem
         return [problem.request(texts, settings) for texts in as_items(items, self.pairs)]
 
     async def answer(self, request: Q, emit: Emit | None = None) -> A:
@@ -116,9 +117,9 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
 
     # --- known targets -----------------------------------------------------------------------------------------
 
-    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+    def score_requests(self, items: TextItem | Iterable[TextItem], targets: Targets) -> tuple[list[ScoreRequest], bool]:
         single = self.is_item(items)
-        texts = as_items([items] if single else items, self.pairs)
+        texts = as_items(listed(items, single), self.pairs)
         known = self.problem.targets(targets, single, len(texts))
         requests = (
             ScoreRequest(ScoredItem(text[0], text_pair=second(text)), target)
@@ -137,11 +138,11 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A]):
         """(texts, labels): log-probabilities; of several labels logits, and of regression the number."""
         return text_outputs(self, items)
 
-    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[Any] | None, list[Any]]:
+    def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[Any] | None, list[T]]:
         return evaluate_texts(self, data_split(self.run, "test", files))
 
 
-class ClassifyPredictor(TextLabelPredictor[ClassifyRequest, ClassifyResult]):
+class ClassifyPredictor(TextLabelPredictor[ClassifyRequest, ClassifyResult, str]):
     """The label of every text. decode.top gives that many labels with their probabilities, the likeliest first.
 
     An empty text has no label.
@@ -151,20 +152,20 @@ class ClassifyPredictor(TextLabelPredictor[ClassifyRequest, ClassifyResult]):
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
 
-class MultiLabelPredictor(TextLabelPredictor[MultiLabelRequest, MultiLabelResult]):
+class MultiLabelPredictor(TextLabelPredictor[MultiLabelRequest, MultiLabelResult, tuple[str, ...]]):
     """The labels of every text whose probability is at least decode.threshold. An empty text has none."""
 
     request_type, result_type, problem_class = MultiLabelRequest, MultiLabelResult, MultiLabel
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
 
-class RegressionPredictor(TextLabelPredictor[RegressionRequest, RegressionResult]):
+class RegressionPredictor(TextLabelPredictor[RegressionRequest, RegressionResult, float]):
     """The number of every text: the output of the head itself, not a probability. An empty text has none."""
 
     request_type, result_type, problem_class = RegressionRequest, RegressionResult, Regression
 
 
-def class_outputs(problem: type[Problem[Any, Any]], model: LabelModel, inputs: Inputs) -> Array:
+def class_outputs(problem: type[Problem[Q, A, T]], model: LabelModel, inputs: Inputs) -> Array:
     """The outputs (rows, labels) of a batch."""
     outputs: Array = problem.outputs(model.label_logits(model.encode(inputs)).float()).cpu().numpy()
     return outputs
@@ -172,12 +173,13 @@ def class_outputs(problem: type[Problem[Any, Any]], model: LabelModel, inputs: I
 
 # --- construction --------------------------------------------------------------------------------------------------
 
-PREDICTORS: Mapping[str, type[TextLabelPredictor[Any, Any]]] = {
+AnyLabelPredictor: TypeAlias = ClassifyPredictor | MultiLabelPredictor | RegressionPredictor
+PREDICTORS: Mapping[str, type[AnyLabelPredictor]] = {
     "multi_label": MultiLabelPredictor, "regression": RegressionPredictor
 }  # fmt: skip  # by data.problem_type; the others predict one label
 
 
-def predictor_class(run: Run) -> type[TextLabelPredictor[Any, Any]]:
+def predictor_class(run: Run) -> type[AnyLabelPredictor]:
     """The class of predictors for the data.problem_type of a run."""
     return PREDICTORS.get(run.data.problem_type, ClassifyPredictor)
 
@@ -192,7 +194,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return ClassifyJob(predictor_class(run), run, processors, device, splits, folder is not None)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> TextLabelPredictor[Any, Any]:
+def restore(run: Run, folder: Path, device: torch.device) -> AnyLabelPredictor:
     """The predictor of a run folder, without the weights."""
     processors, new_predictor = load_processors(folder), predictor_class(run)
     labels = new_predictor.problem_class.load_labels(run, folder, processors)
@@ -201,7 +203,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> TextLabelPredictor[
     return predictor
 
 
-def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> TextLabelPredictor[Any, Any]:
+def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> AnyLabelPredictor:
     """The predictor of a Hugging Face folder."""
     run, device = run_of_folder(folder, overrides, "classify", problem_type=folder.problem_type)
     return predictor_class(run)(run, folder.model, folder.tokenizer, labels_of_folder(folder), device)

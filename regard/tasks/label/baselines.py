@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ...data.source import Source
-from ...metrics.bag_of_words import BagOfWords, ProblemType
+from ...metrics.bag_of_words import BagOfWords, ProblemType, Target
 from ...metrics.labels import label_metrics, multi_label_metrics
 from ...metrics.regression import regression_metrics
+from .texts import LabeledText
 
 FILE = "baseline.safetensors"  # in a run folder
 MAX_EXAMPLES = 100_000  # that the bag of words is fitted to
@@ -22,16 +23,15 @@ SCORES: dict[ProblemType, tuple[str, Callable[[Sequence[Any], Sequence[Any]], di
 }  # the metric that compares baselines, and its function
 
 
-def baseline_score(problem: ProblemType, predicted: Sequence[Any], references: Sequence[Any]) -> float:
+def baseline_score(problem: ProblemType, predicted: Sequence[Target], references: Sequence[Target]) -> float:
     """The metric that compares baselines of this problem type."""
     name, metrics = SCORES[problem]
     return float(metrics(predicted, references)[name])
 
 
-def baseline_text(example: Sequence[Any]) -> str:
+def baseline_text(example: LabeledText) -> str:
     """The words of an example; those of the second text of a pair are other words."""
-    text: str = example[0]
-    return " ".join([text, *(f"2_{word}" for pair in example[2:] for word in pair.split())])
+    return " ".join([example[0], *(f"2_{word}" for pair in example[2:] for word in pair.split())])
 
 
 def _targets(examples: Iterable[Sequence[Any]], problem: ProblemType) -> list[Any]:
@@ -62,7 +62,7 @@ class StoredBaseline:
         path = None if self.folder is None else self.folder / FILE
         return BagOfWords.load(path) if path is not None and path.exists() else None
 
-    def score(self, examples: Sequence[Sequence[Any]], problem: ProblemType) -> dict[str, float]:
+    def score(self, examples: Source, problem: ProblemType) -> dict[str, float]:
         """Its score on these examples, as a metric."""
         if self.model is None:
             return {}

@@ -30,7 +30,14 @@ class TopRequest(Protocol):
     def top(self) -> int | None: ...
 
 
-def top_of(request: TopRequest, decode: Any) -> int:
+class TopSettings(Protocol):
+    """decode.* with a number of candidates."""
+
+    @property
+    def top(self) -> int: ...
+
+
+def top_of(request: TopRequest, decode: TopSettings) -> int:
     """The number of candidates that a request asks for; by default decode.top."""
     top = int(decode.top) if request.top is None else request.top
     if top < 0:

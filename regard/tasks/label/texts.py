@@ -8,11 +8,13 @@ from ...data.datasets.collate import Ids
 from ...data.datasets.rows import encode_rows, pad_texts
 from ...errors import UserError
 from ...messages.media import Item
+from ...metrics.bag_of_words import Target
 from ...parts import Inputs
 from ...processors.text.tokenizers import Tokenizer
 from ..notices import Notice, cut_text, warn_once
 
 Texts: TypeAlias = tuple[str, ...]  # a text, or a pair of texts
+LabeledText: TypeAlias = tuple[str, Target] | tuple[str, Target, str]  # a text, its target, and the second text
 
 
 class EncodedTexts(NamedTuple):
