@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.data.images import SquareImages
-from ...config.run import Run, change_settings
+from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.mixed_images import MixedImages
 from ...data.loading.loader import Loader
@@ -25,7 +25,7 @@ from ...errors import UserError
 from ...families.protocols import LabelModel, as_module
 from ...look import AttentionView, Which
 from ...messages.labels import ClassifyImageRequest, ClassifyResult
-from ...messages.media import Image, Item
+from ...messages.media import Image, Item, Media
 from ...messages.verbs import EmbedRequest, ScoreRequest, ScoreResult
 from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
 from ...modalities.image import ImageModality
@@ -62,6 +62,7 @@ from ..task import Task
 TASK = Task("classify-image", frozenset({"pixels"}), "label")
 IMAGE_WINDOW = 128  # images that are in memory at once
 IMAGE, LABEL = "image", "label"  # the fields of an example
+M = TypeVar("M", covariant=True)  # a model
 ONE_LABEL = "give a folder with one folder for each class, or a table with the columns path and label"
 
 
@@ -104,7 +105,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
     def requests(
         self, items: Iterable[RawImage], details: bool = False, **decode: object
     ) -> list[ClassifyImageRequest]:
-        top = self.decode_settings(decode).top if decode else None
+        top = changed_decode(self.run, decode).top if decode else None
         return [ClassifyImageRequest(Image(image), top) for image in items]
 
     async def answer(self, request: ClassifyImageRequest, emit: Emit | None = None) -> ClassifyResult:
@@ -132,14 +133,16 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         return "\t".join([name, *(f"{label.label}\t{label.probability:.4f}" for label in labels)])
 
     def embed_requests(self, items: Iterable[RawImage], **decode: object) -> list[EmbedRequest]:
-        normalize = self.decode_settings(decode).normalize
+        normalize = changed_decode(self.run, decode).normalize
         return [EmbedRequest(Item(image=Image(image)), normalize=normalize) for image in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
         head = self.pooling_heads.of(request, self.run.model.pool, self.run.decode.normalize)
         return Embedded(await Forward(head, await Read(self.images.encode_all, item_image(request.item).raw)))
 
-    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+    def score_requests(
+        self, items: RawImage | Iterable[RawImage], targets: str | Iterable[str] | None
+    ) -> tuple[list[ScoreRequest], bool]:
         single = self.is_item(items)
         pairs = pair_requests(items, targets, single, ("an image and its label", "images", "labels"))
         return [ScoreRequest(Item(image=Image(image)), label) for image, label in pairs], single
@@ -151,7 +154,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         require_finite([value])
         return ScoreResult(value)
 
-    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: RawImage | Media, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads an image."""
         refuse_target(target, "image")
         source = self.images.look_input(item)
@@ -226,7 +229,17 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return ClassifyImageJob(predictor, splits)
 
 
-def image_processor(data: SquareImages, model: Any, start: ImageProcessor | None = None) -> ImageProcessor:
+class PatchSettings(Protocol):
+    """The settings of a model that reads images."""
+
+    @property
+    def image(self) -> int: ...
+
+    @property
+    def patch(self) -> int: ...
+
+
+def image_processor(data: SquareImages, model: PatchSettings, start: ImageProcessor | None = None) -> ImageProcessor:
     """The processor of images: squares of data.size pixels, augmented in training by data.*.
 
     `start` is the processor of a start: its resizing and normalization stay, unless data.* changes them.
@@ -258,14 +271,14 @@ def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredic
     return ClassifyImagePredictor(run, build_model(run), image, labels, device)
 
 
-def from_folder(folder: "PretrainedImages", overrides: Mapping[str, object]) -> ClassifyImagePredictor:
+def from_folder(folder: "PretrainedImages[LabelModel]", overrides: Mapping[str, object]) -> ClassifyImagePredictor:
     """The predictor of a Hugging Face folder."""
     run = change_settings(Run(task="classify-image", model=folder.config), overrides)
     labels = LabelSet(dict.fromkeys(folder.labels, 0))
     return ClassifyImagePredictor(run, folder.model, folder.image, labels, resolve_device(run.device))
 
 
-class PretrainedImages(Protocol):
+class PretrainedImages(Protocol[M]):
     """The content of a Hugging Face folder with a model of images."""
 
     @property
@@ -273,7 +286,7 @@ class PretrainedImages(Protocol):
         """The settings of the model."""
 
     @property
-    def model(self) -> Any:
+    def model(self) -> M:
         """The model with its weights."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.run import Run, change_settings
+from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.contrastive import ContrastiveDataset, TextSide
 from ...data.datasets.rows import max_text_tokens
@@ -47,7 +47,7 @@ from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
 from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, label_names
 from .settings import ContrastiveDecode
-from .sources import SOURCES, TEXT, PairSource
+from .sources import SOURCES, TEXT, PairSource, RawItem
 from .towers import Towers, require_text
 
 TASK = Task("contrastive", TOKENS, "embedding")
@@ -55,7 +55,7 @@ VALID_PAIRS = 256  # of a step whose loss is computed on valid data, if train.ba
 MEDIA_WINDOW = 128  # images or recordings that are in memory at once
 
 
-class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyResult]):
+class ContrastivePredictor(EmbeddingPredictor[RawItem, ContrastiveRequest, ClassifyResult]):
     """Vectors of texts, and of images or recordings; zero-shot labels.
 
     With labels, the result for an item is the label whose text is nearest to it.
@@ -99,18 +99,18 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def embed_requests(self, items: Iterable[Any], **decode: object) -> list[EmbedRequest]:
+    def embed_requests(self, items: Iterable[RawItem], **decode: object) -> list[EmbedRequest]:
         """Texts and other items may be mixed. Vectors have length 1: `normalize` changes nothing."""
-        self.decode_settings(decode)
+        changed_decode(self.run, decode)
         return [EmbedRequest(self.towers.item(item)) for item in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
         return await self.towers.vector(request.item)
 
-    def requests(self, items: Iterable[Any], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
+    def requests(self, items: Iterable[RawItem], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
         if not decode:
             return [ContrastiveRequest(self.towers.item(item)) for item in items]
-        settings = self.decode_settings(decode)
+        settings = changed_decode(self.run, decode)
         return [
             ContrastiveRequest(self.towers.item(item), settings.labels, settings.template, settings.top)
             for item in items
@@ -127,7 +127,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         pairs = [(label.label, label.probability) for label in result.top]
         return pairs if self.request_settings(request).top else result.label or ""
 
-    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: RawItem, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the tower that reads this text, image or recording."""
         refuse_target(target)
         media, value = self.media, self.towers.item(item).value
@@ -146,7 +146,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
         """decode.*, with what the request changes. Without labels there is nothing to choose from."""
         fields = {name: getattr(request, name) for name in ("labels", "template", "top")}
         changes = {name: value for name, value in fields.items() if value is not None}
-        settings: ContrastiveDecode = self.decode_settings(changes)
+        settings: ContrastiveDecode = changed_decode(self.run, changes)
         if not settings.labels:
             raise UserError(
                 'this run compares items with texts, and no text is given; add --labels "a dog,a cat", or use --embed '
@@ -169,7 +169,7 @@ class ContrastivePredictor(EmbeddingPredictor[Any, ContrastiveRequest, ClassifyR
 class MediaPredictor(ContrastivePredictor):
     """A predictor of images or recordings and texts, read from files. A .txt file has lines of text."""
 
-    def open_items(self, name: str) -> Iterator[tuple[str, Any]]:
+    def open_items(self, name: str) -> Iterator[tuple[str, RawItem]]:
         if Path(name).suffix.lower() == ".txt" and Path(name).is_file():
             lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
             return ((line, line) for line in lines if line.strip())

@@ -148,7 +148,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         """The path and its objects, as JSON."""
         return json_line({"path": name, **to_json(result)})
 
-    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the feature map and of the object queries."""
         refuse_target(target, "image")
         pixels = self.image.encode_bytes(load_image(item))
@@ -278,7 +278,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
     return DetectPredictor(run, build_model(run), image, boxes, labels, device)
 
 
-def from_folder(folder: PretrainedImages, overrides: Mapping[str, object]) -> DetectPredictor:
+def from_folder(folder: PretrainedImages[BoxModel], overrides: Mapping[str, object]) -> DetectPredictor:
     """The predictor of a Hugging Face folder."""
     run = change_settings(Run(task="detect", model=folder.config), overrides)
     labels = LabelSet(dict.fromkeys(folder.labels, 0))

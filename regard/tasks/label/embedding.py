@@ -22,6 +22,7 @@ from ...processors.base import Array
 from ..base import view_title
 from ..notices import require_finite, warn_once
 from ..predictor import Item, PlainResult, Predictor, RequestType, ResultType
+from ..texts import listed
 from .results import top_of
 from .texts import TextEncoder
 
@@ -46,11 +47,13 @@ class EmbeddingPredictor(Predictor[Item, RequestType, ResultType]):
     async def vector(self, request: EmbedRequest) -> Embedded:
         """The coroutine behind `embed`."""
 
-    def embed(self, items: Any, /, **decode: object) -> Tensor:
+    def embed(self, items: Item | Iterable[Item], /, **decode: object) -> Tensor:
         """A vector for every item, (items, width); one item gives one vector. See decode.pooling, decode.normalize."""
         return embed_items(self, items, decode)
 
-    def similar(self, queries: Any, others: Any, **decode: object) -> PlainResult:
+    def similar(
+        self, queries: Item | Iterable[Item], others: Item | Iterable[Item] | Tensor, **decode: object
+    ) -> PlainResult:
         """For every query the indices of the others and their cosine similarities, best first, at most decode.top.
 
         `others` may be their vectors of length 1.
@@ -65,21 +68,21 @@ class EmbeddingPredictor(Predictor[Item, RequestType, ResultType]):
         """The ranking of other items."""
         return await rank_others(self, request)
 
-    def decode_settings(self, decode: Mapping[str, object]) -> Any:
-        """The run's decode.*, changed by `decode`."""
-        return changed_decode(self.run, decode)
-
 
 Embedder: TypeAlias = EmbeddingPredictor[Any, Any, Any]
 
 # --- embed -----------------------------------------------------------------------------------------------------------
 
 
-def embed_items(predictor: Embedder, items: Any, decode: Mapping[str, object]) -> Tensor:
+def embed_items(
+    predictor: EmbeddingPredictor[Item, RequestType, ResultType],
+    items: Item | Iterable[Item],
+    decode: Mapping[str, object],
+) -> Tensor:
     """(items, width), or (width,) for one item."""
     single = predictor.is_item(items)
-    requests = predictor.embed_requests([items] if single else items, **decode)
-    batch = predictor.decode_settings(decode).batch if decode else None
+    requests = predictor.embed_requests(listed(items, single), **decode)
+    batch = changed_decode(predictor.run, decode).batch if decode else None
     embedded = predictor.run_programs((predictor.vector(request) for request in requests), batch)
     warn_once(chain.from_iterable(one.notices for one in embedded), len(embedded), stacklevel=4)
     if not embedded:
@@ -130,17 +133,26 @@ def pooled_states(how: Pooling, normalize: bool, model: EncoderModel, inputs: In
 # --- similar ---------------------------------------------------------------------------------------------------------
 
 
-def compare_items(predictor: Embedder, queries: Any, others: Any, decode: Mapping[str, object]) -> PlainResult:
+def compare_items(
+    predictor: EmbeddingPredictor[Item, RequestType, ResultType],
+    queries: Item | Iterable[Item],
+    others: Item | Iterable[Item] | Tensor,
+    decode: Mapping[str, object],
+) -> PlainResult:
     """The ranking of the others for every query, or for one."""
     if predictor.is_item(queries):
-        return compare_items(predictor, [queries], others, decode)[0]
+        return compare_items(predictor, listed(queries, True), others, decode)[0]
     decode = {**decode, "normalize": True}
     vectors = _vectors(predictor, others, decode)
     top = int(float(str(decode.get("top", predictor.run.decode.top))))
     return rank_similar(embed_items(predictor, queries, decode), vectors, top)
 
 
-def _vectors(predictor: Embedder, others: Any, decode: Mapping[str, object]) -> Tensor:
+def _vectors(
+    predictor: EmbeddingPredictor[Item, RequestType, ResultType],
+    others: Item | Iterable[Item] | Tensor,
+    decode: Mapping[str, object],
+) -> Tensor:
     """The vectors of the others, which may be given themselves."""
     name, width = predictor.item_name, predictor.run.model.width
     if isinstance(others, Tensor) and others.dim() <= 2:
@@ -148,7 +160,7 @@ def _vectors(predictor: Embedder, others: Any, decode: Mapping[str, object]) -> 
             shape = " × ".join(map(str, others.shape))
             raise UserError(f"the vectors are {shape}; expected {name}s × {width}, as `embed` gives them")
         return others
-    vectors = embed_items(predictor, [others] if predictor.is_item(others) else others, decode)
+    vectors = embed_items(predictor, listed(others, predictor.is_item(others)), decode)
     if not len(vectors):
         raise UserError(f"there is no {name} to compare with; give at least one")
     return vectors

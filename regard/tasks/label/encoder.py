@@ -1,14 +1,14 @@
 """Encoder models: rows of tokens in, one hidden state per token out. Shared by classify, tag and masked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from ...config.decode import EncoderDecode
-from ...config.run import Run, change_settings
+from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
@@ -26,16 +26,17 @@ from ...processors.labels import LabelProcessor, LabelSet
 from ...processors.text.processor import TextProcessor
 from ...processors.text.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
 from ..base import Processors, find_labels, find_tokenizer, max_vocab, vocab_size, with_model_settings
-from ..predictor import Item, RequestType, ResultType
+from ..predictor import RequestType, ResultType
 from ..texts import as_text, as_texts
 from .embedding import Embedded, EmbeddingPredictor, PoolingHeads, refuse_target, text_view
 from .texts import TextEncoder, item_texts
 
 POOLINGS: tuple[Pooling, ...] = ("mean", "first", "max")  # of decode.pooling
+Text = TypeVar("Text", bound=Sequence[str])  # a text, or several: the words of a sentence, a pair of texts
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
 
 
-class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
+class EncoderPredictor(EmbeddingPredictor[Text, RequestType, ResultType]):
     """A model with its tokenizer. Batch-invariant: a result never depends on the rest of its batch."""
 
     model: EncoderModel
@@ -59,8 +60,8 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         """The passes for embeddings."""
         return PoolingHeads(POOLINGS, self.texts.collate)
 
-    def embed_requests(self, items: Iterable[Any], **decode: object) -> list[EmbedRequest]:
-        settings: EncoderDecode = self.decode_settings(decode)
+    def embed_requests(self, items: Iterable[Text], **decode: object) -> list[EmbedRequest]:
+        settings: EncoderDecode = changed_decode(self.run, decode)
         return [EmbedRequest(TextItem(text), settings.pooling, settings.normalize) for text in as_texts(items)]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
@@ -69,14 +70,14 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         text = await Read(self.texts.read, item_texts(request.item))
         return Embedded(await Forward(head, text.row), text.notices)
 
-    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: Text, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of every layer while the model reads a text."""
         refuse_target(target)
-        if not as_text(item).strip():
+        if not (text := as_text(item)).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        return await text_view(self, self.texts, item, layer)
+        return await text_view(self, self.texts, text, layer)
 
-    def state_inputs(self, items: Iterable[Any]) -> list[Inputs]:
+    def state_inputs(self, items: Iterable[Text]) -> list[Inputs]:
         """Each text between START and END; longer texts are cut with a warning."""
         texts = [item if isinstance(item, str) else " ".join(item) for item in items]
         return [Inputs("tokens", torch.tensor(row)[None].long()) for row in self.texts.rows(as_texts(texts))]

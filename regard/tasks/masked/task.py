@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
+from ...config.run import Run, changed_decode
 from ...data.datasets.collate import IGNORED
 from ...data.datasets.masking import MaskedDataset, Masker
 from ...data.datasets.rows import add_start_end
@@ -67,7 +67,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
 
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[MaskedRequest]:
         self.require_head()
-        top = self.decode_settings(decode).top if decode else None
+        top = changed_decode(self.run, decode).top if decode else None
         return [MaskedRequest(text, top) for text in as_texts(items)]
 
     async def answer(self, request: MaskedRequest, emit: Emit | None = None) -> MaskedResult:

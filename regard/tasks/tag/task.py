@@ -4,13 +4,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
+from ...config.run import Run, changed_decode
 from ...data.datasets.rows import SentenceRows, TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -87,7 +86,7 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
         return Head(self.texts.collate, label_logprobs)
 
     def requests(self, items: Iterable[Sentence], details: bool = False, **decode: object) -> list[TagRequest]:
-        top = self.decode_settings(decode).top if decode else self.run.decode.top
+        top = changed_decode(self.run, decode).top if decode else self.run.decode.top
         if top and not details:
             warnings.warn("decode.top has an effect with details only; add --details or details=True", stacklevel=3)
         return [
@@ -130,7 +129,7 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
     def plain_result(self, request: TagRequest, result: TagResult) -> str | list[str]:
         return list(result.tags) if result.text is None else result.text
 
-    async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: Sentence, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads a text; of a sentence in a file, its words."""
         if isinstance(item, SentenceBlock):
             item = " ".join(parse_sentence(item, self.run.data).words)
