@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..config.run import Run
 from ..errors import UserError
@@ -29,7 +28,7 @@ class CustomParts:
     tokenizer: Tokenizer | None = None
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, str | tuple[str, ...]]:
         """The settings that record the functions in run.json, by dotted key."""
         return custom_settings(self.loss, self.metrics)
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +114,9 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
             fields["notices"] = (no_text(),)
         return TextResult(**fields, usage=written.usage)
 
-    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+    def score_requests(
+        self, items: RawImage | Iterable[RawImage], targets: str | Iterable[str] | None
+    ) -> tuple[list[ScoreRequest], bool]:
         nouns = "an image and its caption", "images", "captions"
         pairs = pair_requests(items, targets, single := is_image(items), nouns)
         return [ScoreRequest(Item(image=Image(image)), caption) for image, caption in pairs], single
@@ -140,7 +141,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return metrics, captions, references
 
     def paired_test(
-        self, outputs: Sequence[Sequence[str]], references: Any, /
+        self, outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]], /
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         tokenization = choose_tokenization(references, self.run.eval)
         return paired_bootstrap(outputs, references, ("bleu", "chrf"), tokenization)

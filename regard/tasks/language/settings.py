@@ -1,12 +1,12 @@
 """The settings of language modeling."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import field_validator
 
 from ...config.data.texts import TextData
 from ...config.decode import DecodeBase
+from ...config.merge import Settings
 from ...config.task_settings import BITS_PER_BYTE, LOSS, PERPLEXITY, WORD_PERPLEXITY, TaskSettings
 from ...config.types import Count, Positive, Strings
 
@@ -21,7 +21,7 @@ class LanguageDecode(DecodeBase):
     stop: Strings = ()  # stop strings: the output ends before the first of them
     add_start: bool = True  # START before the prompt: it begins a text; false: it comes from the middle of one
 
-    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def replaced_by(self, given: Settings) -> dict[str, float]:
         """A new limit of the continuation replaces a limit that includes the prompt."""
         pairs = (("max_tokens", "max_length"), ("min_tokens", "min_length"))
         return {old: 0 for new, old in pairs if new in given and getattr(self, old)}

@@ -126,7 +126,9 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
 
     # --- known texts -------------------------------------------------------------------------------------------
 
-    def score_requests(self, items: Any, targets: Any) -> tuple[list[ScoreRequest], bool]:
+    def score_requests(
+        self, items: RawSound | Iterable[RawSound], targets: str | Iterable[str] | None
+    ) -> tuple[list[ScoreRequest], bool]:
         single = is_sound(items)
         pairs = pair_requests(items, targets, single, ("a recording and its text", "recordings", "texts"))
         return [ScoreRequest(SoundItem(audio=Sound(sound)), text) for sound, text in pairs], single
@@ -164,18 +166,18 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(
-        self, outputs: Sequence[Sequence[str]], references: Any, /
+        self, outputs: Sequence[Sequence[str]], references: Sequence[str], /
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         return paired_error_bootstrap(outputs, references, self.run.eval.normalize)
 
 
 def transcribe_examples(
-    predictor: TranscribePredictor, examples: Source, decode: Mapping[str, Any]
+    predictor: TranscribePredictor, examples: Source, decode: Mapping[str, object]
 ) -> tuple[Metrics, list[str], list[str]]:
     """The metrics of transcripts, the transcripts and the references."""
     reference = predictor.transcriber.reference
     references = [reference(examples.text(index, 1)) for index in range(len(examples))]
-    transcripts = predictor.predict((examples[index][0] for index in range(len(examples))), **decode)
+    transcripts = predictor.predict((examples[index][0] for index in range(len(examples))), False, **decode)
     metrics: Metrics = {"examples": len(examples)}
     return metrics | speech_metrics(transcripts, references, predictor.run.eval.normalize), transcripts, references
 
