@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,6 +15,9 @@ from ...errors import UserError
 from ...families.protocols import as_module
 from ...training.checkpoint import load_model
 from ..task import spec_of
+
+if TYPE_CHECKING:
+    from ..translate.task import TranslatePredictor
 
 
 def teacher_config(name: str, key: str) -> Run:
@@ -33,9 +36,9 @@ def teacher_config(name: str, key: str) -> Run:
     return run
 
 
-def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> Any:
+def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> "TranslatePredictor":
     """The predictor of the run that the setting `key` names."""
-    from ..task import restore
+    from ..translate.task import restore
 
     run, folder, cpu = teacher_config(name, key), Path(name), torch.device("cpu")
     with cpu:  # also in a context of tensors without storage
@@ -46,7 +49,7 @@ def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -
 
 @torch.no_grad()
 def candidate_scores(
-    teacher: Any, texts: Sequence[str], candidates: Sequence[tuple[int, str]], length_penalty: float
+    teacher: "TranslatePredictor", texts: Sequence[str], candidates: Sequence[tuple[int, str]], length_penalty: float
 ) -> list[float]:
     """ln P / length^length_penalty of targets, each with the number of its text; every text is encoded once.
 
