@@ -125,7 +125,7 @@ def test_timestamp_rules_in_open_batches(pair: tuple[WhisperPredictor, Any, Any]
     handles = []
     for request in requests:
         handles.append(opened.submit(request))
-        opened.step()
+        opened.tick()
     together = [handle.result()[0].tokens for handle in handles]
     assert together == alone and all(FIRST <= tokens[0] <= FIRST + 20 for tokens in together)
     assert len({*map(tuple, alone)}) > 3

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from helpers.compare import close_to, value_of
 from helpers.predictors import BEAM, CASES, GREEDY, SAMPLE, TINY, predictor_of
 from helpers.runs import tiny_run
 
@@ -60,24 +61,6 @@ def predictors(adapters: AdapterSwitch) -> Iterator[dict[str, Any]]:
     yield found
     for name in ("translate", "a"):
         found[name].engine.close()
-
-
-def value_of(result: Any) -> Any:
-    """A result in a form that `close_to` knows."""
-    if hasattr(result, "maps"):
-        return {site.site.path: site.weights.numpy() for site in result.maps}
-    if is_dataclass(result):
-        return {field.name: value_of(getattr(result, field.name)) for field in fields(result)}
-    return [value_of(part) for part in result] if isinstance(result, list | tuple) else result
-
-
-def close_to(value: Any) -> Any:
-    """Equal, but for the rounding of numbers: threads share batches."""
-    if isinstance(value, dict):
-        return {key: close_to(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [close_to(part) for part in value]
-    return value if isinstance(value, str | bool | int | None) else pytest.approx(value, rel=1e-3, abs=1e-3)
 
 
 def submitted(predictor: Any, request: Any) -> Call:
@@ -150,7 +133,7 @@ def run_calls(predictors: dict[str, Any], adapters: AdapterSwitch, count: int) -
         for name in dice.choices([*calls], k=count):
             found = value_of(calls[name](dice))
             ends[CANCELED if found == CANCELED else "result"] += 1
-            assert found == CANCELED or found == close_to(expected[name]), name
+            assert found == CANCELED or found == close_to(expected[name], 1e-3), name
         return ends
 
     interval = sys.getswitchinterval()
