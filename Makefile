@@ -3,6 +3,7 @@
 #   make demo        train a small model, evaluate it, look at its attention
 #   make test        lint, types and the tests
 #   make learn       train the recipes to their stated scores (minutes); learn-full: those of images and sound at full size
+#   make soak        a thousand calls of threads at once (a minute)
 #   make bench       time regard beside other programs; `.venv/bin/python -m benchmarks --help` lists what WHAT may be
 #   make install     make .venv with everything in it; lint, clean and wheelhouse are the other targets
 
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test pytest learn learn-full bench lint clean wheelhouse
+.PHONY: install demo test pytest learn learn-full soak bench lint clean wheelhouse
 
 install: $(STAMP)
 
@@ -51,6 +52,9 @@ learn: $(STAMP)
 
 learn-full: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m learn_full -rP -n $(WORKERS) --dist loadgroup
+
+soak: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m soak
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(WHAT)

@@ -324,7 +324,7 @@ def test_joint_search_is_batch_invariant(weight, strategy: DecodeStrategy):
         engine._batch.fixed = fixed
         for request in sorted(requests, key=lambda each: each.length):  # later ones have more frames
             handles.append(engine.submit(request))
-            engine.step()
+            engine.tick()
     for handle in handles:
         check_equal(handle.result(), alone[requests.index(handle.request)])
 

@@ -424,6 +424,36 @@ def test_an_answer_has_one_end(serve: Callable[..., Engine]) -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_a_request_is_canceled_while_a_thread_waits_for_it(gpt: torch.nn.Module, served: bool) -> None:
+    """Others go on, also if that thread is the one that steps."""
+    engine, ends = engine_of(gpt), list[str]()
+
+    async def endless(emit: Any) -> None:
+        while True:
+            await generate(SearchRequest((START, 5), max_tokens=9))
+            emit(TextDelta("more"))
+
+    def wait(how: Callable[[Answer[Any]], Any]) -> None:
+        with pytest.raises(CanceledError, match="the client has gone"):
+            how(answer)
+        ends.append("end")
+
+    if served:
+        engine.start()
+    answer = engine.submit(endless)
+    threads = [threading.Thread(target=wait, args=(how,)) for how in (Answer.result, text_of)]
+    for thread in threads:
+        thread.start()
+    assert engine.submit(greedy(6)).result(PATIENCE) and not answer.done
+    answer.cancel("the client has gone")
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert ends == ["end"] * 2
+    soon(lambda: is_idle(engine))
+    engine.close()
+
+
 def test_a_stream_that_is_dropped_is_canceled() -> None:
     """Also by the garbage collector, which may come at any time, in any thread."""
     predictor = predictor_of("translate")

@@ -152,7 +152,7 @@ def pytest_configure(config: pytest.Config) -> None:
         sitecustomize.record_calls(errors)
 
 
-ALL_TESTS = "not learn and not learn_full"  # the marks that pyproject.toml chooses
+ALL_TESTS = "not learn and not learn_full and not soak"  # the marks that pyproject.toml chooses
 
 
 def is_complete(config: pytest.Config) -> bool:

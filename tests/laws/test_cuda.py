@@ -393,7 +393,7 @@ def test_joining_requests_equal_those_alone(name, monkeypatch):
     while waiting or not all(handle.done for handle in handles):
         for _ in range(min(len(waiting), dice.choice([0, 1, 1, 3]))):
             handles.append(engine.submit(waiting.pop(0)))
-        engine.step()
+        engine.tick()
     worst = [worst_difference(each.result(), alone(model, each.request)) for each in handles]
     print(name, "largest difference of scores", max(worst))
     assert max(worst) < 1e-5, [handles[i].request for i, each in enumerate(worst) if each >= 1e-5]
@@ -411,7 +411,7 @@ def test_an_open_batch_replays_its_step():
     engine = generator(model, rows=4, capacity=48)
     handles = [engine.submit(SearchRequest((START, i), max_tokens=20 + i)) for i in (5, 6, 7, 8)]
     for _ in range(4):
-        engine.step()
+        engine.tick()
     step = engine._batch.step
     assert isinstance(step, cuda_graph.BatchStep) and step.graph is not None
     graph = step.graph

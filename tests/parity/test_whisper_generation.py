@@ -17,10 +17,11 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import regard
 from regard.decode import Beam, Generator, Greedy, Hypothesis, SearchRequest
-from regard.decode.engine.passes import Trace
-from regard.decode.engine.wrappers import EncodedSources, source_rows
+from regard.decode.engine.passes import Trace, encoded_rows
+from regard.decode.engine.wrappers import EncodedSources
 from regard.decode.search.filters import StepContext
 from regard.decode.search.timestamps import TimestampRules
+from regard.parts import Inputs
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
 from regard.tasks.transcribe.settings import TranscribeDecode
@@ -108,7 +109,7 @@ def test_timestamp_rules_in_open_batches(pair: tuple[WhisperPredictor, Any, Any]
     """Requests with prompts of different lengths that join and leave have the texts that they have alone."""
     ours, _, _ = pair
     encoded = ours.model.encode(ours.sound.collate([ours.sound.encode(noise(SECONDS, seed)) for seed in range(5)]))
-    sources, filters = source_rows(encoded), (ours.transcriber.timestamp_rules,)
+    sources, filters = [Inputs("frames", row) for row in encoded_rows(encoded)], (ours.transcriber.timestamp_rules,)
     previous = [[], [5, 6, 7], [9], [], [20, 21, 22, 23]]
     prompts = [ours.target.prompt("de", "transcribe", True, each) for each in previous]
     strategies = [Greedy(), Beam(2), Greedy(), Greedy(), Beam(2)]
@@ -125,7 +126,7 @@ def test_timestamp_rules_in_open_batches(pair: tuple[WhisperPredictor, Any, Any]
     handles = []
     for request in requests:
         handles.append(opened.submit(request))
-        opened.step()
+        opened.tick()
     together = [handle.result()[0].tokens for handle in handles]
     assert together == alone and all(FIRST <= tokens[0] <= FIRST + 20 for tokens in together)
     assert len({*map(tuple, alone)}) > 3

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -514,3 +514,48 @@ def silent_fields(schema: Any, path: str = "") -> list[str]:
     properties = schema.get("properties", {})
     silent = [f"{path}/{key}" for key, each in properties.items() if not {*each} - {"title", "default", "description"}]
     return silent + [place for key, each in schema.items() for place in silent_fields(each, f"{path}/{key}")]
+
+
+# --- requests beside bad ones ----------------------------------------------------------------------------------------
+
+
+def bad_requests(predictor: Any, case: Case, request: Any, folder: Path) -> list[Any]:
+    """Five requests that fail: while they are read, or because of what they ask."""
+    bad = []
+    for item, _ in case.wrong(folder):
+        with suppress(UserError):  # some are refused before there is a request
+            bad += predictor.requests([item])
+    names = {field.name for field in fields(request)}
+    bad += [replace(request, **{name: -1}) for name in ("max_tokens", "top") if name in names]
+    return (bad[:4] + [replace(request, adapter="a")] * 5)[:5]
+
+
+@every_case
+def test_five_bad_requests_among_eleven_good_ones_fail_alone(name: str, tmp_path: Path) -> None:
+    """In one call, and in a server."""
+    predictor, case = predictor_of(name), CASES[name]
+    plain, changed = (predictor.requests([*case.items], **decode) for decode in ways_of(name)[:2])
+    requests = ([*plain, *changed] * 6)[:11]
+    wanted = [predictor.predict_requests([request])[0] for request in requests[: len(plain) + len(changed)]]
+    numbers = {3 * number: request for number, request in enumerate(bad_requests(predictor, case, plain[0], tmp_path))}
+    for number, request in numbers.items():
+        requests.insert(number, request)
+    server = predictor.with_model(predictor.model)
+    server.engine.start()
+    answers = [server.submit(request) for request in requests]
+    for found in (predictor.predict_each(requests, batch=4), [outcome(answer) for answer in answers]):
+        assert {number for number, result in enumerate(found) if isinstance(result, UserError)} == {*numbers}
+        good = [result for number, result in enumerate(found) if number not in numbers]
+        same(good, ([*wanted] * 6)[:11])
+    server.engine.close()
+    for engine in (server.engine, predictor.engine):
+        stats = engine.stats()
+        assert not stats["rows"] and not stats["active"] and not stats["queued_jobs"]
+
+
+def outcome(answer: Any) -> Any:
+    """The result or the error of a submitted request."""
+    try:
+        return answer.result(60)
+    except UserError as error:
+        return error

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from .answer import Answer, CanceledError, Emit
+from .answer import Answer, AnyAnswer, CanceledError, Emit
 from .generator import Handle
-from .jobs import Gather, Job, Program
+from .jobs import AnyJob, Gather, Job, Program
 
 R = TypeVar("R")
 Start: TypeAlias = Callable[[Emit | None], Program[R]]  # makes the coroutine of a request when its turn comes
@@ -33,20 +33,20 @@ class Activity:
     )
 
     def __init__(
-        self, program: Program[Any], answer: Answer[Any], parent: "Activity | None" = None, index: int = 0
+        self, program: Program[object], answer: AnyAnswer, parent: "Activity | None" = None, index: int = 0
     ) -> None:
         self.program, self.answer, self.parent, self.index = program, answer, parent, index
-        self.job: Job[Any] | None = None
+        self.job: AnyJob | None = None
         self.cost, self.limits = 0, (0, 0)  # of its job
         self.handle: Handle | None = None  # of a search
         self.open = True
-        self.rest: Iterator[tuple[int, Program[Any]]] | None = None  # gathered coroutines that have not begun
+        self.rest: Iterator[tuple[int, Program[object]]] | None = None  # gathered coroutines that have not begun
         self.children: set[Activity] | None = None
-        self.results: dict[int, Any] = {}
+        self.results: dict[int, object] = {}
         self.limit = 0
 
 
-Reply: TypeAlias = tuple[Activity, Any, BaseException | None]
+Reply: TypeAlias = tuple[Activity, object, BaseException | None]
 
 
 class Activities:
@@ -54,11 +54,11 @@ class Activities:
 
     def __init__(self, queue: Callable[[Activity], None], drop: Callable[[Activity], None]) -> None:
         self.queue, self.drop = queue, drop
-        self.active: dict[Answer[Any], Activity] = {}
+        self.active: dict[AnyAnswer, Activity] = {}
         self.replies: deque[Reply] = deque()  # of coroutines that can go on; reading threads add theirs
         self.failures = 0  # requests that failed so far
 
-    def begin(self, start: Start[Any], answer: Answer[Any]) -> None:
+    def begin(self, start: Start[R], answer: Answer[R]) -> None:
         """Start the coroutine of a request and run it to its first job."""
         try:
             program = start(answer.emit)
@@ -90,7 +90,7 @@ class Activities:
         if activity.parent is None:
             self.active.pop(activity.answer, None)
 
-    def _resume(self, activity: Activity, value: Any = None, error: BaseException | None = None) -> None:
+    def _resume(self, activity: Activity, value: object = None, error: BaseException | None = None) -> None:
         """Give a coroutine its reply, or throw its error, and run it to its next job."""
         while activity.open:
             activity.handle = None
@@ -144,7 +144,7 @@ class Activities:
             results, activity.children, activity.rest = activity.results, None, None
             self.replies.append((activity, [results[index] for index in sorted(results)], None))
 
-    def _end(self, activity: Activity, value: Any, error: Exception | None) -> None:
+    def _end(self, activity: Activity, value: object, error: Exception | None) -> None:
         activity.open = False
         parent = activity.parent
         if parent is None:
@@ -179,13 +179,13 @@ def as_exception(error: BaseException) -> Exception:
     return canceled
 
 
-def close(program: Program[Any]) -> None:
+def close(program: Program[object]) -> None:
     """End a coroutine. Its `finally` blocks run; they may not await, and their errors have no one to go to."""
     with suppress(Exception):
         program.close()
 
 
-def close_unstarted(job: Job[Any] | None) -> None:
+def close_unstarted(job: AnyJob | None) -> None:
     """End gathered coroutines that will not begin, so that Python does not warn about them."""
     if isinstance(job, Gather):
         for program in job.programs if isinstance(job.programs, list | tuple) else ():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -123,3 +123,6 @@ class Answer(Generic[R]):
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]  # `finish` has set it
+
+
+AnyAnswer: TypeAlias = Answer[Any]

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from threading import Condition, Thread
-from typing import Any, TypeVar
+from threading import Condition, Lock, Thread, get_ident
+from typing import TypeVar
 
 from .activity import Start, as_exception, close
-from .answer import Answer, CanceledError, EngineBusyError
-from .generator import FairLock
+from .answer import Answer, AnyAnswer, CanceledError, EngineBusyError
 from .jobs import ModelContext
 from .scheduler import Scheduler
 
@@ -49,9 +48,9 @@ class Engine:
         self.lock = FairLock()  # of the thread that steps
         self.wake = Condition()  # of the queues below; notified when the serving thread has something to do
         self.news = Condition()  # notified after every step of the serving thread
-        self._waiting: deque[tuple[Start[Any], Answer[Any]]] = deque()
-        self._canceled: deque[Answer[Any]] = deque()
-        self._deadlines: list[tuple[float, int, Answer[Any]]] = []
+        self._waiting: deque[tuple[Start[object], AnyAnswer]] = deque()
+        self._canceled: deque[AnyAnswer] = deque()
+        self._deadlines: list[tuple[float, int, AnyAnswer]] = []
         self._thread: Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
         self.serving = self.closed = False  # serving: a thread steps
@@ -147,7 +146,7 @@ class Engine:
 
     def _admit(self) -> None:
         """Close requests that were canceled or are late; begin others as far as the window allows."""
-        late, now = list[Answer[Any]](), time.monotonic()
+        late, now = list[AnyAnswer](), time.monotonic()
         with self.wake:
             while self._deadlines and self._deadlines[0][0] <= now:
                 late.append(heappop(self._deadlines)[2])
@@ -176,7 +175,7 @@ class Engine:
         if not active:
             self.scheduler.forget()
 
-    def _cancel(self, answers: Iterable[Answer[Any]], reason: str) -> None:
+    def _cancel(self, answers: Iterable[AnyAnswer], reason: str) -> None:
         if canceled := [answer for answer in answers if answer.finish(None, CanceledError(reason))]:
             self.discard(canceled)
 
@@ -213,7 +212,7 @@ class Engine:
         if readers is not None:  # a read that hangs must not hold this up
             readers.shutdown(wait=False, cancel_futures=True)
 
-    def discard(self, answers: Iterable[Answer[Any]]) -> None:
+    def discard(self, answers: Iterable[AnyAnswer]) -> None:
         """Close the coroutines of canceled answers: now if no thread steps, else before the next step."""
         self._canceled.extend(answers)
         self.notify()
@@ -277,7 +276,7 @@ class Engine:
     def _seconds_to_deadline(self) -> float | None:
         return max(0.0, self._deadlines[0][0] - time.monotonic()) if self._deadlines else None
 
-    def _add_deadline(self, seconds: float, answer: Answer[Any]) -> None:
+    def _add_deadline(self, seconds: float, answer: AnyAnswer) -> None:
         """Answers that are done leave the heap when they are most of it."""
         if len(self._deadlines) > 64 + 2 * (len(self._waiting) + len(self.activities.active)):
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
@@ -300,8 +299,49 @@ class Engine:
             self.scheduler.pools.clear()  # frees their caches
 
 
-def raise_first_error(answers: Sequence[Answer[Any]]) -> None:
+def raise_first_error(answers: Sequence[AnyAnswer]) -> None:
     """Raise the error of the first answer that has one."""
     for answer in answers:
         if answer.error is not None:
             raise answer.error
+
+
+class FairLock:
+    """A reentrant lock. A waiting thread comes before the one that has just released it."""
+
+    def __init__(self) -> None:
+        self._turn, self._lock = Lock(), Lock()  # the thread that is next holds `_turn`
+        self._owner: int | None = None
+        self._depth = 0
+
+    @property
+    def held(self) -> bool:
+        """True in the thread that holds it."""
+        return self._owner == get_ident()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Hold it, once more if this thread does; False: another thread does, or waits, and this one should not."""
+        if not self.held:
+            if not self._turn.acquire(blocking):
+                return False
+            try:
+                if not self._lock.acquire(blocking):
+                    return False
+            finally:
+                self._turn.release()
+            self._owner = get_ident()
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

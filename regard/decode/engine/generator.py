@@ -1,15 +1,14 @@
 """The generator: the searches of one model that writes token by token.
 
-`submit` a request and get its handle. `drain` runs all waiting requests in closed batches with equal settings, for
+`submit` a request and get its handle. `closed_batches` runs all waiting requests in batches with equal settings, for
 offline prediction. `tick` runs an open batch (continuous batching), for streaming and serving: requests join and leave
 it while others run. Results are the same either way, and never depend on other requests; neither do failures.
 
-A lock guards the generator: one thread may use handles while another calls `tick`.
+Only one thread may use a generator; the engine has a lock.
 """
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ import torch
 from ...data.loading.sampler import sorted_batches
 from ...errors import UserError
 from ...families.protocols import TokenModel
-from ...progress import track
 from ..search.beam import Hypothesis
 from ..search.constraints import Constraints, ConstraintTokenizer
 from ..search.filters import Filter
@@ -33,7 +31,7 @@ PREFILL_BUDGET = (
 
 
 class Handle:
-    """A submitted request. Iterating it yields the tokens of its best hypothesis, streamed if there is only one."""
+    """A submitted request."""
 
     def __init__(self, generator: "Generator", request: SearchRequest, limit: int) -> None:
         self.request, self.limit = request, limit  # `limit`: the most tokens after the prompt
@@ -47,24 +45,12 @@ class Handle:
         self._generator = generator
         self._listener: Callable[[list[int]], None] | None = getattr(request, "listener", None)
 
-    def __iter__(self) -> Iterator[int]:
-        sent, done = 0, False
-        while not done:
-            with self._generator.lock:
-                if sent == len(self.tokens) and not self.done:
-                    self._generator.step()
-                new, done = self.tokens[sent:], self.done
-            yield from new
-            sent += len(new)
-        self._raise_error()
-
     def result(self) -> list[Hypothesis]:
-        """Step until done; return the hypotheses, best first (samples in their order), none after `cancel`."""
-        while not self.done:
-            with self._generator.lock:  # only for a step: other threads may submit and cancel meanwhile
-                if not self.done:
-                    self._generator.step()
-        self._raise_error()
+        """Run all requests; return the hypotheses of this one, best first (samples in order), none after `cancel`."""
+        if not self.done:
+            self._generator.drain()
+        if self.error is not None:
+            raise self.error
         return self.hypotheses
 
     def complete(self, hypotheses: list[Hypothesis]) -> None:
@@ -92,10 +78,6 @@ class Handle:
             self.cancel()
             self.fail(error)
 
-    def _raise_error(self) -> None:
-        if self.error is not None:
-            raise RuntimeError(f"the generator failed: {self.error}") from self.error
-
 
 class Generator:
     """Runs requests on one model or ensemble."""
@@ -116,7 +98,6 @@ class Generator:
         `context`: the most tokens that the model can read. `tokenizer` is needed for stop strings and constraints.
         """
         self.rows, self.capacity, self.context = rows, capacity, context
-        self.lock = FairLock()
         self._overtakes = 0  # requests that have passed the first waiting one
         softmax = not getattr(model, "returns_scores", False)
         self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer, softmax)
@@ -139,62 +120,47 @@ class Generator:
         if request.stop or request.constraints != Constraints(request.constraints.prefix):
             self._builder.required_tokenizer()
         handle = Handle(self, request, limit)
-        with self.lock:
-            self._waiting.append(handle)
+        self._waiting.append(handle)
         return handle
 
     def cancel(self, handle: Handle) -> None:
         """End a request without a result. A finished request keeps its result."""
-        with self.lock:
-            if handle.done:
-                return
-            if handle in self._waiting:
-                self._waiting.remove(handle)
-            else:
-                self._batch.remove(handle)
-            handle.done, handle.finish = True, "canceled"
-
-    def step(self) -> None:
-        """One token for every row of the open batch. Without one: drain."""
-        if self.capacity is None:
-            self.drain()
+        if handle.done:
+            return
+        if handle in self._waiting:
+            self._waiting.remove(handle)
         else:
-            self.tick()
+            self._batch.remove(handle)
+        handle.done, handle.finish = True, "canceled"
 
+    @torch.no_grad()
     def tick(self) -> list[Handle]:
-        """Admit requests into the open batch and generate one token for each of its rows; return finished requests.
-
-        If that fails, all of them run alone: the others get the same tokens as before.
-        """
-        with self.lock, torch.no_grad():
-            entering = self._next_handles()
-            handles = [*self._batch.handles, *entering]
-            try:
-                self._advance(entering)
-                for handle in handles:
-                    handle.notify()
-            except BaseException:  # an interrupt in the middle of a step: begin again
-                self._batch = self._new_batch()
-                for handle in reversed(handles):
-                    handle.done, handle.tokens = False, []
-                    self._waiting.appendleft(handle)
-                raise
-            return [handle for handle in handles if handle.done]
+        """Admit requests into the open batch and generate one token for each of its rows; return finished requests."""
+        entering = self._next_handles()
+        handles = [*self._batch.handles, *entering]
+        try:
+            self._advance(entering)
+            for handle in handles:
+                handle.notify()
+        except BaseException:  # an interrupt in the middle of a step: begin again
+            self._batch = self._new_batch()
+            for handle in reversed(handles):
+                handle.done, handle.tokens = False, []
+                self._waiting.appendleft(handle)
+            raise
+        return [handle for handle in handles if handle.done]
 
     def drain(self) -> None:
-        """Run until all requests are done."""
-        with self.lock:
-            if not self._batch.searches:
-                for _ in track(self.closed_batches(), "texts written", self.waiting, len):
-                    pass
-            while self.busy:
-                self.tick()
+        """Run until all requests are done, in the open batch if there is one."""
+        while self.capacity is not None and self.busy:
+            self.tick()
+        for _ in self.closed_batches():
+            pass
 
     def closed_batches(self) -> Iterator[list[Handle]]:
         """Run all waiting requests in batches with equal settings; yield each batch when it is done."""
-        with self.lock:
-            waiting = list(self._waiting)
-            self._waiting.clear()
+        waiting = list(self._waiting)
+        self._waiting.clear()
         groups: dict[Hashable, list[Handle]] = {}
         for handle in waiting:
             groups.setdefault(handle.request.agreement(), []).append(handle)
@@ -207,11 +173,6 @@ class Generator:
                         yield batch
         finally:  # after an interrupt the others wait again
             self._waiting.extendleft(handle for handle in reversed(waiting) if not handle.done)
-
-    @property
-    def waiting(self) -> int:
-        """The number of waiting requests."""
-        return len(self._waiting)
 
     @property
     def busy(self) -> bool:
@@ -236,7 +197,7 @@ class Generator:
         return "length" if len(hypothesis.tokens) >= request.max_tokens else "context"
 
     def _advance(self, entering: list[Handle]) -> None:
-        """A step of the open batch; if it fails, its requests run alone."""
+        """A step of the open batch. If it fails, its requests run alone: the others get the same tokens as before."""
         handles = [*self._batch.handles, *entering]
         try:
             if entering:
@@ -314,44 +275,3 @@ class Generator:
 def source_tensor_kind(handle: Handle) -> str | None:
     """The tensor kind of a request's source."""
     return None if handle.request.source is None else handle.request.source.modality
-
-
-class FairLock:
-    """A reentrant lock. A waiting thread comes before the one that has just released it."""
-
-    def __init__(self) -> None:
-        self._turn, self._lock = Lock(), Lock()  # the thread that is next holds `_turn`
-        self._owner: int | None = None
-        self._depth = 0
-
-    @property
-    def held(self) -> bool:
-        """True in the thread that holds it."""
-        return self._owner == get_ident()
-
-    def acquire(self, blocking: bool = True) -> bool:
-        """Hold it, once more if this thread does; False: another thread does, or waits, and this one should not."""
-        if not self.held:
-            if not self._turn.acquire(blocking):
-                return False
-            try:
-                if not self._lock.acquire(blocking):
-                    return False
-            finally:
-                self._turn.release()
-            self._owner = get_ident()
-        self._depth += 1
-        return True
-
-    def release(self) -> None:
-        """Give it back."""
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-            self._lock.release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()

@@ -68,6 +68,9 @@ class Job(Generic[R]):
         raise NotImplementedError
 
 
+AnyJob: TypeAlias = Job[Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Gather(Job[list[R]]):
     """Several coroutines at once; their results in order. At most `limit` run at a time, so inputs may be lazy."""

@@ -190,20 +190,6 @@ def target_scores(
     return logits[0].float().log_softmax(-1) if len(logits) == 1 else mean_logprobs(logits)
 
 
-def known_logprobs(
-    model: Seq2SeqModel,
-    encoded: Encoded,
-    prompts: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    tokenizer: Tokenizer,
-) -> list[list[float]]:
-    """The log-probability of every token of known targets and of END, after prompts that end in START."""
-    scores = target_scores([model], [encoded], prompts, targets, tokenizer)
-    labels = torch.tensor([token for tokens in targets for token in (*tokens, tokenizer.end)], device=scores.device)
-    values = iter(scores.gather(-1, labels[:, None])[:, 0].tolist())
-    return [[next(values) for _ in range(len(tokens) + 1)] for tokens in targets]
-
-
 def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
     """For a known target: (tokens, vocab) of the valid tokens of padded rows, (rows, width, vocab) of packed rows."""
     if isinstance(model, Ensemble):

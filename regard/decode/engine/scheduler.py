@@ -11,7 +11,7 @@ from ...errors import UserError
 from ...progress import track
 from .activity import Activities, Activity, Reply, as_exception
 from .generator import Generator, Handle
-from .jobs import Generate, Job, ModelContext, Read
+from .jobs import AnyJob, Generate, ModelContext, Read
 from .wrappers import EncodedSources
 
 Group: TypeAlias = tuple[int, Hashable, int | None]  # the stage, the group and the rows of jobs that share batches
@@ -207,8 +207,8 @@ class Scheduler:
         key: tuple[Hashable, ...] = job.variant, job.encoded
         capacity = None
         if not closed:
-            capacity = self.capacity or round_up(len(job.prompt) + job.max_tokens + 1)
-            rows = rows or round_up(job.width, 32)
+            capacity = self.capacity or next_power(len(job.prompt) + job.max_tokens + 1)
+            rows = rows or next_power(job.width, 32)
         if (pool := self.pools.get((*key, capacity, 0 if closed else rows))) is None:
             context = self.context
             pool = Generator(
@@ -269,7 +269,7 @@ class Scheduler:
         self.jobs[kind] += size
 
 
-def job_of(activity: Activity) -> Job[Any]:
+def job_of(activity: Activity) -> AnyJob:
     """The job that a coroutine waits for."""
     assert activity.job is not None
     return activity.job
@@ -281,6 +281,6 @@ def pop_all(batches: deque[list[Activity]]) -> Iterator[list[Activity]]:
         yield batches.popleft()
 
 
-def round_up(number: int, least: int = 512) -> int:
+def next_power(number: int, least: int = 512) -> int:
     """The next power of two, at least `least`, so that requests of similar size share an open batch."""
     return max(least, 1 << (number - 1).bit_length())

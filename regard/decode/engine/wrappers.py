@@ -93,11 +93,6 @@ class EncodedSources(nn.Module):
         return logits
 
 
-def source_rows(encoded: Encoded) -> list[Inputs]:
-    """The rows of a batch as sources."""
-    return [Inputs("frames", row[None]) for row in torch.unbind(encoded.states)]
-
-
 class PrefixCache:
     """The CTC probabilities of every row, which its beams share, and a state of every hypothesis."""
 

@@ -113,12 +113,11 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return [DetectRequest(Image(image), threshold, top) for image in items]
 
     async def answer(self, request: DetectRequest, emit: Emit | None = None) -> DetectResult:
-        decode = self.run.decode
-        threshold = decode.threshold if request.threshold is None else request.threshold
-        top = decode.top if request.top is None else request.top
+        given = {name: getattr(request, name) for name in ("threshold", "top") if getattr(request, name) is not None}
+        decode = self.decode_settings(given) if given else self.run.decode
         image: SizedImage = await Read(self.read_images, request.image.raw)
-        objects = self.objects(await Forward(self.head, image.pixels), image, top)
-        return DetectResult(image.width, image.height, tuple(one for one in objects if one.score >= threshold))
+        objects = self.objects(await Forward(self.head, image.pixels), image, decode.top)
+        return DetectResult(image.width, image.height, tuple(one for one in objects if one.score >= decode.threshold))
 
     def read_images(self, images: Sequence[RawImage]) -> list[SizedImage]:
         """Upright images as pixels, with their original sizes."""
