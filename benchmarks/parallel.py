@@ -82,7 +82,7 @@ def make_predictors(size: str, device: torch.device) -> tuple[Any, Any]:
     student.model.fertility.weight.data.zero_()
     student.model.fertility.bias.data.fill_(-30.0)
     student.model.fertility.bias.data[1:3] = torch.tensor([2.2, 0.0])
-    student.teachers[TEACHER] = teacher
+    student.writer.teachers[TEACHER] = teacher
     return teacher, student
 
 
@@ -145,7 +145,7 @@ def compare_runs(teacher: str, student: str, texts: str, count: int = 5) -> Repo
     lines = Path(texts).read_text(encoding="utf-8").splitlines()[:64]
     ours, theirs = regard.load(student), regard.load(teacher)
     if "npd" in strategies(ours):
-        ours.teachers[TEACHER] = theirs
+        ours.writer.teachers[TEACHER] = theirs
     sections = [
         section(f"{batch} at once", theirs, ours, lines, batch, count, f"{len(lines)} texts of {texts}")
         for batch in (1, 64)

@@ -143,7 +143,9 @@ def ours(predictor: TranslatePredictor, texts: list[str], workload: TranslateWor
         how = Seq2SeqDecode(
             kind="beam" if beam > 1 else "greedy", beam=beam, max_tokens=workload.tokens, batch=workload.rows
         )
-        return [best[0].tokens for best in predictor.search(texts, how)]
+        plan, read = predictor.plan.of(how), predictor.modality.read(texts)
+        found = predictor.run_programs((predictor.writer.search(source, plan) for source in read), workload.rows)
+        return [best[0].tokens for best in found]
 
     return go
 

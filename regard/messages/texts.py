@@ -1,6 +1,6 @@
 """Requests that write text, and their results: translation, language, captions, several modalities in one model."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
@@ -41,6 +41,7 @@ class TranslateRequest(TargetRequest):
     """A text to translate, for all tasks that write a text for a text."""
 
     source: str
+    _: KW_ONLY
     split: bool | None = None  # translate sentence by sentence
 
 
@@ -49,6 +50,7 @@ class LanguageRequest(TextRequest):
     """A prompt to continue."""
 
     prompt: str
+    _: KW_ONLY
     stop: tuple[str, ...] | None = None  # the output ends before the first of these strings
     add_start: bool | None = None  # START before the prompt: it begins a text
     max_length: int | None = None  # of prompt and text; `max_tokens` alone replaces the run's

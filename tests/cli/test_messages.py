@@ -68,7 +68,7 @@ def test_a_training_needs_a_recipe(tmp_path):
 
 def test_every_source_needs_its_target():
     with pytest.raises(UserError, match="there are 1 sources and 2 targets; each source needs its target"):
-        TranslatePredictor.score(SimpleNamespace(), ["a"], ["b", "c"])
+        TranslatePredictor.score_requests(SimpleNamespace(), ["a"], ["b", "c"])
 
 
 def test_other_sounds_need_a_package(monkeypatch):
@@ -142,12 +142,7 @@ def test_a_path_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize(("sources", "targets"), [("a", ["b"]), (["a"], "b"), ("a", None)])
 def test_score_takes_two_of_a_kind(sources, targets):
     with pytest.raises(UserError, match="score takes two texts or two lists of texts, not one of each"):
-        TranslatePredictor.score(SimpleNamespace(), sources, targets)
-
-
-def test_an_empty_text_has_no_attention():
-    with pytest.raises(UserError, match="the text is empty and has no attention to show; give a sentence"):
-        TranslatePredictor.look(SimpleNamespace(), " ")
+        TranslatePredictor.score_requests(SimpleNamespace(), sources, targets)
 
 
 def test_some_runs_cannot_be_compared():

@@ -496,7 +496,7 @@ def test_whisper_equals_cpu(kind, tmp_path, monkeypatch):
     for device in ("cpu", "cuda"):
         model = regard.load(tmp_path, {"device": device})
         results = model.predict_requests(model.requests(sounds, kind=kind, temperatures=[0.0], details=True))
-        found.append([[each.tokens for each in result.segments] for result in results])
+        found.append([[each.nbest[0].tokens for each in result.segments] for result in results])
     assert found[0] == found[1] and made and sum(map(len, found[0])) > 4
 
 

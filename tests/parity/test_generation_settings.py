@@ -17,7 +17,6 @@ from regard.errors import UserError
 from regard.formats.huggingface import generation as generation_files
 from regard.formats.huggingface import gpt2_export, t5_export
 from regard.formats.huggingface.causal import decode_from_generation
-from regard.tasks.generate.plans import Plan
 
 FAMILIES = ("gpt2", "llama", "marian", "t5")
 LIMIT = {"max_new_tokens": 9}
@@ -53,11 +52,13 @@ class Folder:
         predictor = self.predictor
         if self.sourced:
             decode, _ = generation_files.translate_decode(self.path, self.config, read, predictor.target, 10**6)
-            return [best[0].tokens for best in predictor.search(self.texts, decode)]
+            plan, sources = predictor.plan.of(decode), predictor.modality.read(self.texts)
+            found = predictor.run_programs(predictor.writer.search(source, plan) for source in sources)
+            return [best[0].tokens for best in found]
         values = decode_from_generation(read)
         values |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
         decode = type(predictor.run.decode)(**values)
-        plan = Plan(decode, predictor.plan.strategy(decode), predictor.plan.rules(decode))
+        plan = predictor.plan.of(decode)
         found = predictor.run_programs(predictor.writer.search(row, plan, "text") for row in self.rows)
         return [best[0].tokens for best in found]
 

@@ -66,7 +66,7 @@ def test_translate(files, tmp_path, family):
     for record in again.predict(texts, details=True, kind="greedy"):  # no END at the limit
         means = [sum(some) / len(some) for some in (record["logprobs"], record["logprobs"][:-1]) if some]
         assert min(abs(record["score"] - mean) for mean in means) < 1e-4
-        assert len(record["alignment"]) == len(record["pieces"])
+        assert len(record["alignment"]["source"]) == len(record["tokens"])
     view = again.look(texts[0], texts[0].upper())
     assert [each.site.path for each in view.maps] == ["decoder.layers.0.cross"]
     assert view.cross().shape == (len(view.target), len(view.source))
@@ -208,7 +208,7 @@ def test_pairs_longer_than_the_positions(tmp_path, family, packed):
             ask()
     for how in ({"kind": "greedy"}, {"kind": "beam", "beam": 3}, {"kind": "greedy", "prefix": "A B"}):
         record = predictor.predict("a b c a b", details=True, max_tokens=50, **how)
-        assert len(record["pieces"]) <= 14
+        assert len(record["tokens"]) <= 14
     with pytest.raises(UserError, match=r"a text of data.valid has \d+ tokens with END and the model has 14 positions"):
         regard.train(
             "translate", {**own, "data.train": names["train"], "data.valid": names["long"]}, out=tmp_path / "x"

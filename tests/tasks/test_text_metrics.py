@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.metrics import tokenization
 from regard.metrics.text import paired_bootstrap, signature, text_metrics
 from regard.metrics.tokenization import Tokenization, choose_tokenization, script_of
-from regard.tasks.text2text.task import MetricsByTask, Text2TextPredictor
+from regard.tasks.text2text.task import MetricsByTask, task_metrics
 
 TEXTS = {
     "zh": ["我们用 PyTorch 训练 Transformer 模型。", "今天天气很好。", "の字在商標裡很常見，漢字佔絕大多數，這是中文。"],
@@ -86,14 +86,14 @@ def test_the_bootstrap_uses_the_tokenizer():
 
 
 def test_each_task_of_a_mixture_has_the_tokenizer_of_its_language():
-    predictor = types.SimpleNamespace(run=types.SimpleNamespace(eval=TextEval()))
+    run = types.SimpleNamespace(eval=TextEval())
     whole, chinese = "nrefs:1|case:mixed|eff:no|tok:13a", TEXTS["zh"]
-    own = Text2TextPredictor._task_metrics(predictor, chinese, [[text] for text in chinese], whole)
+    own = task_metrics(run, chinese, [[text] for text in chinese], whole)
     assert own["bleu"] == pytest.approx(100) and own["exact"] == 1 and "|tok:zh|" in own["bleu_signature"]
     assert f"bleu 100.0000  chrf 100.0000  exact 1.0000  bleu_signature {own['bleu_signature']}" in str(
         MetricsByTask(zh=own)
     )
-    same = Text2TextPredictor._task_metrics(predictor, chinese, [[text] for text in chinese], own["bleu_signature"])
+    same = task_metrics(run, chinese, [[text] for text in chinese], own["bleu_signature"])
     assert set(same) == {"bleu", "chrf", "exact"}
 
 

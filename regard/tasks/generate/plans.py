@@ -89,7 +89,10 @@ class Planner:
         changes = {name: value for name, value in values.items() if value is not None}
         strategy, rules = changes.pop("strategy", None), changes.pop("rules", None)
         changes |= strategy_settings(strategy) | rule_settings(rules, type(self.run.decode))
-        decode = changed_decode(self.run, changes)
+        return self.of(changed_decode(self.run, changes))
+
+    def of(self, decode: DecodeBase) -> Plan:
+        """The plan of these decode.*."""
         return Plan(decode, self.strategy(decode), self.rules(decode), self._constraints(decode))
 
     def strategy(self, decode: DecodeBase) -> AnyStrategy:

@@ -109,6 +109,7 @@ class TextWriter:
                 rules=plan.rules, min_tokens=plan.decode.min_tokens, variant=variant,
                 listener=stream.add if stream is not None and free else None,
             )  # fmt: skip
+            require_finite([one.score for one in hypotheses])
             if not hypotheses:
                 await self._require_finite(source, start)
             if asked.prefix:
