@@ -43,7 +43,7 @@ class ImageModality(Modality[RawImage]):
     def max_tokens(self, array: Array) -> int:
         return MAX_TOKENS
 
-    def look_input(self, raw: RawImage | Media) -> EncodedInput:
+    def look_input(self, raw: "RawImage | Media") -> EncodedInput:
         """The pixels as bytes, so that a view can show them."""
         raw = raw.raw if isinstance(raw, Media) else raw
         return self.encoded_input(raw, self.processor.encode_bytes(raw))

@@ -115,7 +115,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return TextResult(**fields, usage=written.usage)
 
     def score_requests(
-        self, items: RawImage | Iterable[RawImage], targets: str | Iterable[str] | None
+        self, items: "RawImage | Iterable[RawImage]", targets: str | Iterable[str] | None
     ) -> tuple[list[ScoreRequest], bool]:
         nouns = "an image and its caption", "images", "captions"
         pairs = pair_requests(items, targets, single := is_image(items), nouns)

@@ -141,7 +141,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         return Embedded(await Forward(head, await Read(self.images.encode_all, item_image(request.item).raw)))
 
     def score_requests(
-        self, items: RawImage | Iterable[RawImage], targets: str | Iterable[str] | None
+        self, items: "RawImage | Iterable[RawImage]", targets: str | Iterable[str] | None
     ) -> tuple[list[ScoreRequest], bool]:
         single = self.is_item(items)
         pairs = pair_requests(items, targets, single, ("an image and its label", "images", "labels"))
@@ -154,7 +154,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         require_finite([value])
         return ScoreResult(value)
 
-    async def view(self, item: RawImage | Media, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: "RawImage | Media", target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads an image."""
         refuse_target(target, "image")
         source = self.images.look_input(item)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...data.loading.sampler import sorted_batches
+from ...data.sources.media import RawInput
 from ...decode.engine.jobs import Forward, Head, Job, ModelContext, Read
 from ...errors import UserError
 from ...families.protocols import EmbeddingModel
@@ -18,7 +19,7 @@ from ..label.embedding import Embedded
 from ..label.texts import TextEncoder, item_texts
 from ..texts import as_text
 from .settings import SLOT, ContrastiveDecode
-from .sources import MediaModality, PairSource, RawItem
+from .sources import MediaModality, PairSource
 
 
 class Towers:
@@ -31,7 +32,7 @@ class Towers:
         self.text_head = Head(texts.collate, item_vectors)
         self.media_head = None if media is None else Head(media.collate, item_vectors, media.cost, tokens=0)
 
-    def item(self, raw: RawItem) -> Item:
+    def item(self, raw: RawInput) -> Item:
         """A text, or the image or recording of a file or in memory."""
         if isinstance(raw, str) and not self.pairs.is_name(raw):
             return Item(raw)

@@ -144,7 +144,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
         return modality, value, (self.tags.token(task),)
 
     def score_requests(
-        self, items: RawInput | Iterable[RawInput], targets: str | Iterable[str] | None
+        self, items: "RawInput | Iterable[RawInput]", targets: str | Iterable[str] | None
     ) -> tuple[list[ScoreRequest], bool]:
         nouns = "an input and its target", "inputs", "targets"
         pairs = pair_requests(items, targets, single := is_single(items), nouns)
