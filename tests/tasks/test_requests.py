@@ -50,7 +50,7 @@ def test_requests_are_read_from_json():
     read = TypeAdapter(TranslateRequest).validate_json
     strategy = {"kind": "beam", "size": 3, "n": 2}
     request = read(json.dumps({"source": "a cat", "strategy": strategy, "include": ["cat"], "details": True}))
-    assert request == TranslateRequest("a cat", Beam(3, 2), include=("cat",), details=True)
+    assert request == TranslateRequest("a cat", strategy=Beam(3, 2), include=("cat",), details=True)
     assert read('{"source": "a", "strategy": {"kind": "greedy"}}').strategy == Greedy()
     assert read('{"source": "a"}').strategy is None
     for wrong in ('{"source": "a", "strategy": {"kind": "lucky"}}', '{"source": 1}', "{}"):
@@ -60,7 +60,7 @@ def test_requests_are_read_from_json():
 
 def test_wrong_settings_of_a_request_are_refused(load):
     translate, language = load("translate-cnn"), load("language-gpt")
-    plain = TranslateRequest("a", Greedy(), include=())
+    plain = TranslateRequest("a", strategy=Greedy(), include=())
     for wrong, message in (
         (replace(plain, strategy=Sample(temperature=0.0)), "decode.temperature is 0; expected more than 0"),
         (replace(plain, strategy=Beam(2, 3)), "decode.nbest is 3, above decode.beam=2"),
@@ -88,7 +88,7 @@ def test_notices_belong_to_their_results(load):
     assert plain.text == "The dog" and plain.masks == ()
     long_prompt, short = load("language-xl").predict_requests([LanguageRequest(long), LanguageRequest("The")])
     assert "the model remembers the last 12" in long_prompt.notices[0] and not short.notices
-    request = TranslateRequest("The dog", Beam(2), include=("mars",), max_tokens=8)
+    request = TranslateRequest("The dog", strategy=Beam(2), include=("mars",), max_tokens=8)
     results = load("translate-cnn").predict_requests([request, replace(request, details=True)])
     missing = [each for each in results if each.missing]
     assert [bool(each.notices) for each in results] == [each in missing and not each.pieces for each in results]
