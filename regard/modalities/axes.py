@@ -7,8 +7,6 @@ import numpy as np
 from ..families.protocols import ModelBase
 from ..look import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
 from ..processors.base import Array
-from ..processors.image.processor import ImageProcessor
-from ..processors.image.read import RawImage
 from ..processors.sound.frames import SoundFrames
 
 
@@ -26,11 +24,6 @@ def image_axis(model: ModelBase | None, pixels: Array, positions: int, patch: in
     labels = ("[CLS]", *(f"[{number}]" for number in range(2, before + 1)))[:before]
     patches = PatchSegment(rows, columns, picture(pixels))
     return ViewAxis("patch", (TextSegment(labels), patches) if before else (patches,))
-
-
-def patch_axis(processor: ImageProcessor, image: RawImage, positions: int) -> ViewAxis:
-    """Patches of an image as its processor cuts it; positions before them are class tokens."""
-    return image_axis(None, processor.encode_bytes(image), positions, processor.patch)
 
 
 def query_axis(

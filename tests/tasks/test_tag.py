@@ -27,7 +27,7 @@ from regard.processors.text.processor import encode_words
 from regard.processors.text.tokenizers import train_tokenizer
 from regard.synthetic.python_tags import make_python_tags, role_after, sentences, stdlib_modules
 from regard.tasks.tag import task as tag
-from regard.tasks.tag.task import MostFrequentTag
+from regard.tasks.tag.evaluation import MostFrequentTag
 
 
 @pytest.fixture(scope="module")

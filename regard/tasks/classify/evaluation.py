@@ -45,7 +45,7 @@ def evaluate_texts(
     return metrics, predicted if problem.labeled else None, references
 
 
-def validation_metrics(predictor: "TextLabelPredictor[Q, A, T]", examples: Source) -> dict[str, float]:
+def validate_texts(predictor: "TextLabelPredictor[Q, A, T]", examples: Source) -> dict[str, float]:
     """The loss and the metrics on validation data; unseen labels are left out."""
     outputs = text_outputs(predictor, map(item_of_example, examples))
     return predictor.problem.validation(outputs, predictor.problem.references(examples))

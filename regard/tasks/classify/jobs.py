@@ -20,7 +20,7 @@ from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
 from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
-from .evaluation import validation_metrics
+from .evaluation import validate_texts
 from .ngram_start import start_ngrams
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class ClassifyJob(LabelJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        metrics: dict[str, float] = validation_metrics(self.predictor, self.splits["valid"])
+        metrics: dict[str, float] = validate_texts(self.predictor, self.splits["valid"])
         return metrics | self._baselines
 
     @cached_property

@@ -71,7 +71,7 @@ def embed_pairs(predictor: "ContrastivePredictor", examples: Source) -> Embedded
     return EmbeddedPairs(first, second, [*texts], pairs)
 
 
-def label_names(settings: ContrastiveDecode) -> dict[str, str]:
+def labels_by_text(settings: ContrastiveDecode) -> dict[str, str]:
     """The labels by their names and by their texts: an example may have either."""
     texts = {settings.template.replace(SLOT, label): label for label in settings.labels}
     return texts | {label: label for label in settings.labels}
@@ -82,7 +82,7 @@ def choose_labels(
 ) -> tuple[list[str], list[str]]:
     """The nearest label of every example, and its text, which is one of the labels or its text."""
     settings: ContrastiveDecode = predictor.run.decode
-    names = label_names(settings)
+    names = labels_by_text(settings)
     for index, (_, text) in enumerate(pairs.pairs):
         if pairs.texts[text] not in names:
             raise UserError(

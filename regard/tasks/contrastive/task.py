@@ -46,7 +46,7 @@ from ..label.texts import TextEncoder
 from ..objectives import ContrastiveObjective
 from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
-from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, label_names
+from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, labels_by_text
 from .settings import ContrastiveDecode
 from .sources import SOURCES, TEXT, PairSource
 from .towers import Towers, require_text
@@ -212,7 +212,7 @@ class ContrastiveJob(TrainingJob):
         loss = pairs.loss(self.predictor.scale, self.run.train.batch or VALID_PAIRS)
         recall = {name: metrics[name] for name in ("r1", "item_to_text_r1", "text_to_item_r1")}
         metrics = {"loss": loss, **recall, "scale": self.predictor.scale}
-        if not {*pairs.texts} <= label_names(self.run.decode).keys():  # the texts are no labels
+        if not {*pairs.texts} <= labels_by_text(self.run.decode).keys():  # the texts are no labels
             return metrics
         labels, references = choose_labels(self.predictor, self.splits["valid"], pairs)
         return metrics | {"accuracy": label_metrics(labels, references)["accuracy"]}

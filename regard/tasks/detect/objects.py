@@ -59,3 +59,8 @@ def image_detections(model: BoxModel, inputs: Inputs) -> list[Detections]:
     found = model.detect(inputs)
     logits, boxes = (torch.split(tensor.float().cpu(), 1, 1) for tensor in (found.logits, found.boxes))
     return [Detections(*row) for row in zip(logits, boxes, strict=True)]
+
+
+def stack_detections(images: Sequence[Detections]) -> Detections:
+    """The detections of several images as those of a batch."""
+    return Detections(torch.cat([one.logits for one in images], 1), torch.cat([one.boxes for one in images], 1))

@@ -57,11 +57,12 @@ from ..notices import require_finite
 from ..predictor import Predictor
 from ..task import Task
 from .objective import DetectionObjective, LossMeter
-from .objects import FoundObjects, SizedImage, find_objects, image_detections, image_objects
+from .objects import FoundObjects, SizedImage, find_objects, image_detections, image_objects, stack_detections
 from .settings import DetectDecode
 
 TASK = Task("detect", frozenset({"pixels"}), "boxes")
 IMAGE_WINDOW = 32  # images that are in memory at once: they are large
+LOSS_IMAGES = 8  # whose loss is computed together
 IMAGE, BOXES, LABEL = "image", "boxes", "label"  # the fields of an example
 
 R = TypeVar("R")
@@ -185,11 +186,20 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     def loss_over(self, examples: Source) -> tuple[LossMeter, list[list[DetectedObject]], list[Objects]]:
         """The loss, the 100 likeliest objects of each image, and the true ones."""
         meter, truths = LossMeter(self.labels), list[Objects]()
+        measured: list[tuple[Detections, Objects]] = []  # images whose loss is computed together
+
+        def add_loss() -> None:
+            if measured:
+                detections, objects = zip(*measured, strict=True)
+                meter.add(stack_detections(detections), objects)
+                measured.clear()
 
         async def measure(raw: RawImage, truth: Objects) -> list[DetectedObject]:
             image = await Read(self.read_images, raw)
             detections = await Forward(self.loss_head, image.pixels)
-            meter.add(detections, [truth])
+            measured.append((detections, truth))
+            if len(measured) == LOSS_IMAGES:
+                add_loss()
             (found,) = find_objects(detections, [(1, 1)], -1.0)
             return self.objects(found, image, MOST)
 
@@ -200,6 +210,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
                 yield measure(raw, truth)
 
         predictions = self.run_programs(programs())
+        add_loss()
         return meter, predictions, truths
 
 

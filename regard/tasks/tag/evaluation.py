@@ -36,7 +36,7 @@ def evaluate_tags(
     return metrics, flat_predicted, flat_references
 
 
-def validation_metrics(predictor: "TagPredictor", examples: Source) -> dict[str, float]:
+def validate_tags(predictor: "TagPredictor", examples: Source) -> dict[str, float]:
     """The loss and the metrics on validation data."""
     loss, predicted, references = tag_loss(predictor, examples)
     metrics = tag_metrics(predictor.labels, predicted, references)

@@ -50,7 +50,7 @@ from ..notices import require_finite
 from ..objectives import TagObjective
 from ..task import TEXT, Task
 from ..texts import as_sentences
-from .evaluation import evaluate_tags, validation_metrics
+from .evaluation import evaluate_tags, validate_tags
 from .sentences import Sentence, Words, parse_sentence, split_stream
 
 TASK = Task("tag", TEXT, "tags")
@@ -163,7 +163,7 @@ class TagJob(LabelJob):
         self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
-        return validation_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
+        return validate_tags(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
 
 
 # --- construction --------------------------------------------------------------------------------------------------
