@@ -194,7 +194,7 @@ class ContrastiveDataset(Dataset):
             super()._keep(index, item)
 
 
-def content_number(raw: "RawImage | RawSound", index: int) -> int:
+def content_number(raw: RawImage | RawSound, index: int) -> int:
     """A number that is equal for equal texts, paths and bytes; for other objects in memory, the example's index."""
     if isinstance(raw, str | PathLike):
         content = " ".join(fspath(raw).split()).encode("utf-8", "surrogateescape")

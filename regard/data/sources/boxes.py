@@ -60,7 +60,7 @@ class StoredImage:
         return f"{PurePosixPath(self.name).name} {self.tree.digest(self.name)}"
 
 
-ExampleImage: TypeAlias = "StoredImage | RawImage"
+ExampleImage: TypeAlias = StoredImage | RawImage
 
 
 class Annotation(NamedTuple):

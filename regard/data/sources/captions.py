@@ -214,7 +214,7 @@ class CaptionedImages(MediaSource):
     def item(self, index: int) -> tuple[RawImage, str]:
         return _content(self.groups[index][0].image), self._captions(index)
 
-    def field(self, index: int, field: int) -> "RawImage | str":
+    def field(self, index: int, field: int) -> RawImage | str:
         return self._captions(index) if field == 1 else self.item(index)[field]
 
     def _captions(self, index: int) -> str:
@@ -279,7 +279,7 @@ class CaptionPairs(Source):
         image, captions = self.examples[int(self.images[index])]
         return image, captions.split("\t")[self.numbers[index]]
 
-    def field(self, index: int, field: int) -> "RawImage | str":
+    def field(self, index: int, field: int) -> RawImage | str:
         image = int(self.images[index])
         if field != 1:
             raw: RawImage = self.examples.field(image, field)

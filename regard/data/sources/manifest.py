@@ -19,7 +19,7 @@ from ..source import Source
 from ..tables.columns import MediaValue
 from ..tables.records import check_encodable, parse_object
 from .images import image_value, is_image_name
-from .media import RawInput, join_examples, readable
+from .media import RawValue, join_examples, readable
 from .sounds import inspect_sound, is_sound_name, sound_value
 
 TEXT, IMAGE, AUDIO = "text", "image", "audio"
@@ -101,9 +101,9 @@ class ManifestSource(Source):
         """Identifies the lines."""
         raise NotImplementedError
 
-    def raw(self, row: int, line: Line) -> RawInput:
+    def raw(self, row: int, line: Line) -> RawValue:
         """The input as its processor reads it."""
-        raw: RawInput = line.value
+        raw: RawValue = line.value
         if line.tag.modality == TEXT:
             return raw
         value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.modality](raw)
@@ -130,12 +130,12 @@ class ManifestSource(Source):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def item(self, index: int) -> tuple[SourceTag, RawInput, str]:
+    def item(self, index: int) -> tuple[SourceTag, RawValue, str]:
         row = int(self.rows[index])
         line = self.line(row)
         return line.tag, self.raw(row, line), line.target
 
-    def field(self, index: int, field: int) -> "SourceTag | RawInput":
+    def field(self, index: int, field: int) -> SourceTag | RawValue:
         if field == 0:
             return self.tags[index]
         row = int(self.rows[index])

@@ -22,7 +22,7 @@ from ..tables.columns import ColumnRule, MediaValue
 from ..tables.open import SUFFIXES, open_table
 from ..tables.records import Table, TableSource
 
-RawInput: TypeAlias = "RawImage | RawSound"  # of any modality; a text is a str
+RawValue: TypeAlias = RawImage | RawSound  # of any modality; a text is a str
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 
 
@@ -139,13 +139,13 @@ class FileTable(TableSource, MediaSource):
         raw = self.item(index)[0]
         return str(raw) if isinstance(raw, Path) else self.location(index)
 
-    def item(self, index: int) -> tuple[RawInput, str]:
+    def item(self, index: int) -> tuple[RawValue, str]:
         raw, text = super().item(index)
         if isinstance(raw, MediaValue):
             return raw.value, text
         return Path(RECORD.sub("", self.location(index))).parent / raw, text
 
-    def field(self, index: int, field: int) -> RawInput:
+    def field(self, index: int, field: int) -> RawValue:
         return TableSource.item(self, index)[field] if field == 1 else self.item(index)[field]
 
     def text(self, index: int, field: int) -> str:

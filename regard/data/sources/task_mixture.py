@@ -10,7 +10,7 @@ from ...config.merge import one_of
 from ...errors import UserError
 from ..source import LazySequence, Source
 from .manifest import TEXT, SourceTag
-from .media import RawInput
+from .media import RawValue
 from .mixture import weighted_order
 
 
@@ -41,11 +41,11 @@ class TaggedSource(Source):
         tag, examples = self.sources[number]
         return tag, examples, index - self.ends[number] + len(examples)
 
-    def item(self, index: int) -> tuple[SourceTag, RawInput, str]:
+    def item(self, index: int) -> tuple[SourceTag, RawValue, str]:
         tag, examples, inner = self._find(index)
         return tag, *examples.item(inner)
 
-    def field(self, index: int, field: int) -> "SourceTag | RawInput":
+    def field(self, index: int, field: int) -> SourceTag | RawValue:
         tag, examples, inner = self._find(index)
         return examples.field(inner, field - 1) if field else tag
 
@@ -96,10 +96,10 @@ class TaskMixture(Source):
     def __len__(self) -> int:
         return len(self.tags)
 
-    def item(self, index: int) -> tuple[SourceTag, RawInput, str]:
+    def item(self, index: int) -> tuple[SourceTag, RawValue, str]:
         return self.examples.item(index)
 
-    def field(self, index: int, field: int) -> "SourceTag | RawInput":
+    def field(self, index: int, field: int) -> SourceTag | RawValue:
         return self.tags[index] if field == 0 else self.examples.field(index, field)
 
     def seconds(self, index: int) -> float:
@@ -157,11 +157,11 @@ class ModalitySource(Source):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def item(self, index: int) -> tuple[RawInput, TaggedText]:
+    def item(self, index: int) -> tuple[RawValue, TaggedText]:
         tag, raw, target = self.mixture.item(int(self.indices[index]))
         return raw, TaggedText(target, tag.task)
 
-    def field(self, index: int, field: int) -> RawInput:
+    def field(self, index: int, field: int) -> RawValue:
         if field != 1:
             return self.item(index)[field]
         place = int(self.indices[index])

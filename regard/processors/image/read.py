@@ -7,7 +7,7 @@ import io
 import os
 import struct
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from ..base import FileBytes as FileBytes
 if TYPE_CHECKING:
     from PIL import Image
 
-RawImage: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Array | torch.Tensor | Image.Image"
+RawImage: TypeAlias = Union[str, os.PathLike[str], bytes, IO[bytes], Array, torch.Tensor, "Image.Image"]
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")  # none runs programs
 ORIENTATION = 0x0112  # the EXIF tag
 HEAD = 1024  # bytes that identify the format of a file
