@@ -177,9 +177,9 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
 
     def look(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
-        """The attention weights while the model reads an item; `layer` records one layer alone, from 1.
+        """The attention weights while the model reads an item, and writes `target` or its own output.
 
-        A model that writes text writes `target`, or its own output.
+        `layer` records one layer alone, from 1.
         """
         return self.run_programs([self.view(item, target, layer)])[0]
 
@@ -250,16 +250,14 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
     def column_rule(self, required: int = 1) -> ColumnRule:
         """The rule that chooses the columns of a table; the first `required` roles must be there."""
-        data = self.run.data
-        columns, header = getattr(data, "columns", ()), getattr(data, "header", "auto")
-        return ColumnRule(self.roles, columns, header, getattr(data, "names", ()), required)
+        return rule_of(self.run, self.roles, required)
 
     def input_rule(self) -> ColumnRule:
         """The rule that chooses the column of a table for `predict`."""
         return self.column_rule()
 
     def items(self, lines: Iterable[str]) -> Iterator[str]:
-        """The items to predict from in a stream of lines."""
+        """The items in a stream of lines."""
         return iter(lines)
 
     @staticmethod
@@ -327,6 +325,12 @@ def begin(answer: Coroutines[Q, A], request: Q, emit: Emit | None) -> Program[A]
             "over their base: regard.load(base, tune={name: folder})"
         )
     return answer(request, emit)
+
+
+def rule_of(run: Run, roles: tuple[Role, ...], required: int) -> ColumnRule:
+    """The rule for the columns of a run; some tasks read no tables."""
+    named = {name: getattr(run.data, name) for name in ("columns", "header", "names") if name in vars(run.data)}
+    return ColumnRule(roles, **named, required=required)
 
 
 def states_of(predictor: AnyPredictor, x: object, layers: Layers) -> Tensor | list[Tensor]:

@@ -13,7 +13,7 @@ from ...data.files.in_memory import type_name
 from ...data.source import Source
 from ...data.sources.image_texts import image_texts
 from ...data.sources.images import is_image_name, open_images
-from ...data.sources.media import RawInput
+from ...data.sources.media import RawValue
 from ...data.sources.pairs import open_pairs
 from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
 from ...errors import UserError
@@ -63,7 +63,7 @@ class PairSource(ABC):
         """How requests read items; None: they are texts."""
 
     @abstractmethod
-    def item(self, raw: RawInput) -> Item:
+    def item(self, raw: RawValue) -> Item:
         """The first element of a pair as an item of a request."""
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
@@ -74,7 +74,7 @@ class PairSource(ABC):
         """True for the name of a file of this modality."""
         return False
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawInput]]:
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
         """The items in a file, a folder, an archive or a table of paths, each with its name."""
         raise NotImplementedError
 
@@ -102,13 +102,13 @@ class ImagePairs(PairSource):
         assert isinstance(processor, ImageProcessor)
         return ImageModality(processor)
 
-    def item(self, raw: RawInput) -> Item:
+    def item(self, raw: RawValue) -> Item:
         return Item(image=Image(raw))
 
     def is_name(self, name: str) -> bool:
         return is_image_name(name)
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawInput]]:
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
         return open_images(name, data)
 
 
@@ -135,7 +135,7 @@ class SoundPairs(PairSource):
         assert isinstance(processor, SoundFrames)
         return SoundModality(processor, STRIDE)
 
-    def item(self, raw: RawInput) -> Item:
+    def item(self, raw: RawValue) -> Item:
         return Item(audio=Sound(raw))
 
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
@@ -145,7 +145,7 @@ class SoundPairs(PairSource):
     def is_name(self, name: str) -> bool:
         return is_sound_name(name)
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawInput]]:
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
         return open_sounds(name, data)
 
 
@@ -169,7 +169,7 @@ class TextPairs(PairSource):
     def modality(self, processor: Processor | None) -> None:
         return None
 
-    def item(self, raw: RawInput) -> Item:
+    def item(self, raw: RawValue) -> Item:
         if isinstance(raw, str):
             return Item(raw)
         name = f"the file {raw}" if isinstance(raw, PathLike) else f"a value of type {type_name(raw)}"

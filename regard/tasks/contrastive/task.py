@@ -14,7 +14,7 @@ from ...data.datasets.contrastive import ContrastiveDataset, TextSide
 from ...data.datasets.rows import max_text_tokens
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.media import RawInput
+from ...data.sources.media import RawValue
 from ...data.tables import columns
 from ...decode.engine.answer import Emit
 from ...device import resolve_device
@@ -56,7 +56,7 @@ VALID_PAIRS = 256  # of a step whose loss is computed on valid data, if train.ba
 MEDIA_WINDOW = 128  # images or recordings that are in memory at once
 
 
-class ContrastivePredictor(EmbeddingPredictor[RawInput, ContrastiveRequest, ClassifyResult]):
+class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, ClassifyResult]):
     """Vectors of texts, and of images or recordings; zero-shot labels.
 
     With labels, the result for an item is the label whose text is nearest to it.
@@ -100,7 +100,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawInput, ContrastiveRequest, Clas
 
     # --- requests ----------------------------------------------------------------------------------------------
 
-    def embed_requests(self, items: Iterable[RawInput], **decode: object) -> list[EmbedRequest]:
+    def embed_requests(self, items: Iterable[RawValue], **decode: object) -> list[EmbedRequest]:
         """Texts and other items may be mixed. Vectors have length 1: `normalize` changes nothing."""
         changed_decode(self.run, decode)
         return [EmbedRequest(self.towers.item(item)) for item in items]
@@ -108,7 +108,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawInput, ContrastiveRequest, Clas
     async def vector(self, request: EmbedRequest) -> Embedded:
         return await self.towers.vector(request.item)
 
-    def requests(self, items: Iterable[RawInput], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
+    def requests(self, items: Iterable[RawValue], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
         if not decode:
             return [ContrastiveRequest(self.towers.item(item)) for item in items]
         settings = changed_decode(self.run, decode)
@@ -128,7 +128,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawInput, ContrastiveRequest, Clas
         pairs = [(label.label, label.probability) for label in result.top]
         return pairs if self.request_settings(request).top else result.label or ""
 
-    async def view(self, item: RawInput, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: RawValue, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the tower that reads this text, image or recording."""
         refuse_target(target)
         media, value = self.media, self.towers.item(item).value
@@ -170,7 +170,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawInput, ContrastiveRequest, Clas
 class MediaPredictor(ContrastivePredictor):
     """A predictor of images or recordings and texts, read from files. A .txt file has lines of text."""
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawInput]]:
+    def open_items(self, name: str) -> Iterator[tuple[str, RawValue]]:
         if Path(name).suffix.lower() == ".txt" and Path(name).is_file():
             lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
             return ((line, line) for line in lines if line.strip())

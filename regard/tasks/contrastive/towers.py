@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...data.loading.sampler import sorted_batches
-from ...data.sources.media import RawInput
+from ...data.sources.media import RawValue
 from ...decode.engine.jobs import Forward, Head, Job, ModelContext, Read
 from ...errors import UserError
 from ...families.protocols import EmbeddingModel
@@ -32,7 +32,7 @@ class Towers:
         self.text_head = Head(texts.collate, item_vectors)
         self.media_head = None if media is None else Head(media.collate, item_vectors, media.cost, tokens=0)
 
-    def item(self, raw: RawInput) -> Item:
+    def item(self, raw: RawValue) -> Item:
         """A text, or the image or recording of a file or in memory."""
         if isinstance(raw, str) and not self.pairs.is_name(raw):
             return Item(raw)

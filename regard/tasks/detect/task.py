@@ -148,10 +148,10 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         """The path and its objects, as JSON."""
         return json_line({"path": name, **to_json(result)})
 
-    async def view(self, item: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
+    async def view(self, item: RawImage | Image, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the feature map and of the object queries."""
         refuse_target(target, "image")
-        pixels = self.image.encode_bytes(load_image(item))
+        pixels = self.image.encode_bytes(load_image(item.raw if isinstance(item, Image) else item))
 
         def record(model: Any) -> AttentionView:
             with record_layers(as_module(model), layer) as recorder:

@@ -117,8 +117,9 @@ class Planner:
         return rules
 
     def _constraints(self, decode: Any) -> Constraints:
-        prefix: str = getattr(decode, "prefix", "")
-        include, exclude = getattr(decode, "include", ()), getattr(decode, "exclude", ())
+        values = vars(decode)
+        prefix: str = values.get("prefix", "")
+        include, exclude = values.get("include", ()), values.get("exclude", ())
         if not (prefix or include or exclude):
             return Constraints()
         constraints = self.tokenizer.encode(prefix, include, exclude)

@@ -1,14 +1,14 @@
 """The base of all predictors that write text: their settings, streams and plain results."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, TypeVar
 
 from torch import nn
 
 from ...decode import Ensemble, Filter, Suppress
-from ...decode.engine.answer import TextDelta
+from ...decode.engine.answer import Answer, TextDelta
 from ...decode.engine.jobs import ModelContext
 from ...decode.search.constraints import ConstraintTokenizer
 from ...errors import UserError
@@ -83,17 +83,19 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         count = number_of_texts(request.strategy, self.run.decode)
         if count > 1:
             raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
-        return self._stream(request)
+        return stream_text(partial(self.submit, request))
 
-    def _stream(self, request: TextQ) -> Iterator[str]:
-        answer = self.submit(request)
-        try:
-            for delta in answer:
-                if isinstance(delta, TextDelta):
-                    yield delta.text
-            warn_once(answer.result().notices, 1)
-        finally:
-            answer.cancel()
+
+def stream_text(submit: Callable[[], Answer[TextA]]) -> Iterator[str]:
+    """The parts of a text, of a request that starts with the first and ends when nobody reads on."""
+    answer = submit()
+    try:
+        for delta in answer:
+            if isinstance(delta, TextDelta):
+                yield delta.text
+        warn_once(answer.result().notices, 1)
+    finally:
+        answer.cancel()
 
 
 def predict_lazily(

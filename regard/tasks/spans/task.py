@@ -38,13 +38,14 @@ class SpanPredictor(TranslatePredictor):
         """The metrics of lines of text with a fixed corruption, None because it predicts no texts, and the texts."""
         examples = self.data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
+        return {"examples": len(examples), **span_metrics(self, examples)}, None, list(examples.texts(0))
 
-    def metrics(self, examples: Source) -> dict[str, float]:
-        """Nats per target token, sentinels and END included."""
-        corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
-        dataset = SpanDataset(examples, corruptor, run.data, run.train, self.context)
-        return mean_loss(self.logprobs(*dataset.encode_all(EVALUATION_SEED)))
+
+def span_metrics(predictor: SpanPredictor, examples: Source) -> dict[str, float]:
+    """The loss and perplexity of the spans of one corruption, sentinels and END included."""
+    corruptor, run = SpanCorruptor(predictor.source, predictor.run.data), predictor.run
+    dataset = SpanDataset(examples, corruptor, run.data, run.train, predictor.context)
+    return mean_loss(predictor.logprobs(*dataset.encode_all(EVALUATION_SEED)))
 
 
 class SpanJob(translate.TranslateJob):
@@ -61,7 +62,7 @@ class SpanJob(translate.TranslateJob):
         self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
-        return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
+        return span_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
 
 
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
