@@ -106,7 +106,7 @@ class ParallelWriter(TextWriter):
     def _refuse_token_settings(self, plan: Plan) -> None:
         """Refuse settings that need the tokens before a token."""
         for name, default in PARALLEL_DEFAULTS.items():
-            if (value := getattr(plan.decode, name, default)) != default:
+            if (value := vars(plan.decode).get(name, default)) != default:
                 raise UserError(
                     f"decode.{name} is {value!r}, but model.family={self.family} writes all tokens at once; "
                     "leave it out, or use a family that writes token by token"

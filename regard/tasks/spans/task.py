@@ -38,10 +38,10 @@ class SpanPredictor(TranslatePredictor):
         """The metrics of lines of text with a fixed corruption, None because it predicts no texts, and the texts."""
         examples = self.data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        return {"examples": len(examples), **span_metrics(self, examples)}, None, list(examples.texts(0))
+        return {"examples": len(examples), **corruption_metrics(self, examples)}, None, list(examples.texts(0))
 
 
-def span_metrics(predictor: SpanPredictor, examples: Source) -> dict[str, float]:
+def corruption_metrics(predictor: SpanPredictor, examples: Source) -> dict[str, float]:
     """The loss and perplexity of the spans of one corruption, sentinels and END included."""
     corruptor, run = SpanCorruptor(predictor.source, predictor.run.data), predictor.run
     dataset = SpanDataset(examples, corruptor, run.data, run.train, predictor.context)
@@ -62,7 +62,7 @@ class SpanJob(translate.TranslateJob):
         self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
-        return span_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
+        return corruption_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
 
 
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:

@@ -144,7 +144,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     async def _write(self, request: TranslateRequest, text: str, plan: Plan, emit: Emit | None) -> TranslateResult:
         if self.modality.is_empty(text):
-            return TranslateResult("", missing=tuple(plan.constraints.missing("")))
+            return TranslateResult(**text_fields([], plan, request.details))
         written = await self.writer.write(self.modality, text, plan, request, emit)
         return TranslateResult(**text_fields(written.texts, plan, request.details), usage=written.usage)
 
