@@ -296,7 +296,7 @@ def test_a_folder_predicts_masked_words_and_embeddings_like_transformers(tmp_pat
     with torch.no_grad():
         best = theirs(**batch).logits[0, batch.input_ids[0].tolist().index(text.mask_token_id)].softmax(-1)
     record = regard.load(path).predict("the [MASK] sat", details=True)
-    assert record["masks"][0][0][1] == pytest.approx(float(best.max()), abs=1e-5)
+    assert record["masks"][0][0]["probability"] == pytest.approx(float(best.max()), abs=1e-5)
     bare = regard.load(folders.folder(tmp_path / "bare", "BertModel"))
     vector = bare.embed("the cat")
     batch, theirs = text("the cat", return_tensors="pt"), hf.BertModel.from_pretrained(tmp_path / "bare").eval()
