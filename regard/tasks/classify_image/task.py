@@ -233,10 +233,12 @@ class PatchSettings(Protocol):
     """The settings of a model that reads images."""
 
     @property
-    def image(self) -> int: ...
+    def image(self) -> int:
+        """The side of its images."""
 
     @property
-    def patch(self) -> int: ...
+    def patch(self) -> int:
+        """The side of a patch."""
 
 
 def image_processor(data: SquareImages, model: PatchSettings, start: ImageProcessor | None = None) -> ImageProcessor:
