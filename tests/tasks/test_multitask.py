@@ -99,7 +99,7 @@ def test_attention_is_over_tokens_patches_and_times(predictor):
 def test_an_item_of_a_request_has_its_task(predictor):
     """Also one whose text is like the name of a file."""
     item, given = Item(text="a.png", task="copy"), {"text": "a.png", "task": "copy"}
-    (scored,) = predictor.run_all(predictor.answer_score, [ScoreRequest(item, "ab")])
+    (scored,) = predictor.run_all(predictor.answer_score, [ScoreRequest(item, "ab", details=True)])
     assert scored.score == pytest.approx(predictor.score(given, "ab")) and scored.tokens == ("a", "b", "■")
     assert scored.score != pytest.approx(predictor.score({**given, "task": "reverse"}, "ab"))
     (shown,) = predictor.run_all(predictor.answer_look, [LookRequest(item, "ab")])

@@ -66,7 +66,7 @@ def test_translate(files, tmp_path, family):
     for record in again.predict(texts, details=True, kind="greedy"):  # no END at the limit
         means = [sum(some) / len(some) for some in (record["logprobs"], record["logprobs"][:-1]) if some]
         assert min(abs(record["score"] - mean) for mean in means) < 1e-4
-        assert len(record["alignment"]["source"]) == len(record["tokens"])
+        assert len(record["alignment"]["positions"]) == len(record["tokens"])
     view = again.look(texts[0], texts[0].upper())
     assert [each.site.path for each in view.maps] == ["decoder.layers.0.cross"]
     assert view.cross().shape == (len(view.target), len(view.source))
