@@ -14,6 +14,8 @@ from .generator import Generator, Handle
 from .jobs import AnyJob, Generate, ModelContext, Read
 from .wrappers import EncodedSources
 
+MAX_MODELS = 8  # wrapped models that an engine keeps: one for each weight of CTC
+
 Group: TypeAlias = tuple[int, Hashable, int | None]  # the stage, the group and the rows of jobs that share batches
 Threads: TypeAlias = Callable[[Callable[[], None]], object]  # runs a function in another thread
 
@@ -30,7 +32,7 @@ class Scheduler:
         self.queues: dict[Group, deque[Activity]] = {}
         self.planned: deque[list[Activity]] = deque()  # closed batches that come next
         self._plan: Iterator[list[Activity]] = iter(())  # yields them and reports the progress
-        self.pools: dict[Hashable, Generator] = {}
+        self.pools: dict[tuple[Hashable, ...], Generator] = {}
         self.models: dict[Hashable, Any] = {}  # wrapped models; CUDA graphs belong to these objects
         self.batches: Counter[str] = Counter()  # batches so far, by the kind of job
         self.jobs: Counter[str] = Counter()  # jobs so far
@@ -227,12 +229,20 @@ class Scheduler:
     def _model(self, job: Generate, key: Hashable) -> Any:
         """The model of a search with its wrappers, which live as long as the engine."""
         if key not in self.models:
+            if len(self.models) >= MAX_MODELS:
+                self._forget_idle()
             model = EncodedSources(self.context.model) if job.encoded else self.context.model
             if job.variant is not None:
                 assert self.context.variant is not None, "this model has no variants"
                 model = self.context.variant(model, job.variant)
             self.models[key] = model
         return self.models[key]
+
+    def _forget_idle(self) -> None:
+        """Drop pools without requests, and the wrapped models that no other pool has."""
+        self.pools = {key: pool for key, pool in self.pools.items() if pool.busy}
+        kept = {key[:2] for key in self.pools}
+        self.models = {key: model for key, model in self.models.items() if key in kept}
 
     def _finish(self, handles: Iterable[Handle]) -> None:
         """The next delivery resumes the requests of finished searches."""
