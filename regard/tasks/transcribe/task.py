@@ -139,9 +139,9 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
 
     def align(self, sound: RawSound, text: str) -> AlignAudioResult:
         """The times of the words of a known text: by CTC, of Whisper by cross-attention."""
-        return self.run_all(self.answer_align, [AlignRequest(SoundItem(audio=Sound(sound)), text)])[0]
+        return self.run_all(self.answer_align_audio, [AlignRequest(SoundItem(audio=Sound(sound)), text)])[0]
 
-    async def answer_align(self, request: AlignRequest, emit: Emit | None = None) -> AlignAudioResult:
+    async def answer_align_audio(self, request: AlignRequest, emit: Emit | None = None) -> AlignAudioResult:
         """The times of the words of a known text."""
         return await self.transcriber.align(self.transcriber.modality.value_of(request.item), request.target)
 
