@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 def text_outputs(predictor: "TextLabelPredictor[Q, A, T]", items: Iterable[Texts]) -> Tensor:
     """(texts, labels): log-probabilities; of several labels logits, and of regression the number."""
-    rows = predictor.run_programs(predictor.head_output(texts) for texts in items)
-    warn_once((notice for _, notices in rows for notice in notices), len(rows), stacklevel=5)
-    return torch.from_numpy(np.stack([output for output, _ in rows])) if rows else torch.zeros(0, len(predictor.labels))
+    texts = predictor.texts.read([*items])
+    warn_once((notice for text in texts for notice in text.notices), len(texts), stacklevel=5)
+    rows = predictor.run_programs(predictor.head_output(text) for text in texts)
+    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, len(predictor.labels))
 
 
 def evaluate_texts(

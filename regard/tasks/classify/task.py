@@ -36,7 +36,7 @@ from ...processors.text.tokenizers import Tokenizer
 from ..base import Metrics, Processors, build_model, open_splits, require_tokenizer
 from ..label import encoder
 from ..label.encoder import EncoderPredictor, PretrainedEncoder, labels_of_folder, run_of_folder
-from ..label.texts import TextEncoder, Texts, is_empty, item_texts
+from ..label.texts import EncodedTexts, TextEncoder, Texts, is_empty, item_texts
 from ..notices import require_finite
 from ..predictor import PlainResult
 from ..task import TEXT, Task
@@ -104,13 +104,14 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
     async def answer(self, request: Q, emit: Emit | None = None) -> A:
         if is_empty(texts := item_of(request)):
             return self.problem.empty_result()
-        output, notices = await self.head_output(texts)
-        return self.problem.result(output, request, notices)
-
-    async def head_output(self, texts: Texts) -> tuple[Array, tuple[str, ...]]:
-        """The outputs (labels,) of the head, and notices."""
         text = await Read(self.texts.read, texts)
-        return await Forward(self.head, text.row), text.notices
+        output = await self.head_output(text)
+        return self.problem.result(output, request, text.notices)
+
+    async def head_output(self, text: EncodedTexts) -> Array:
+        """(labels,): the outputs of the head for a text."""
+        output: Array = await Forward(self.head, text.row)
+        return output
 
     def plain_result(self, request: Q, result: A) -> PlainResult:
         return self.problem.plain_result(request, result)
@@ -129,10 +130,11 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
 
     async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
         target = self.problem.target_ids(request.target)
-        output, notices = await self.head_output(item_texts(request.item))
+        text = await Read(self.texts.read, item_texts(request.item))
+        output = await self.head_output(text)
         value = self.problem.logprob(output, target)
         require_finite([value])
-        return ScoreResult(value, notices=notices)
+        return ScoreResult(value, notices=text.notices)
 
     def outputs(self, items: Iterable[Texts]) -> Tensor:
         """(texts, labels): log-probabilities; of several labels logits, and of regression the number."""
