@@ -74,7 +74,7 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         plain = self.plain_result(request, result)
         return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
-    def stream(self, item: Item, **decode: Any) -> Iterator[str]:
+    def stream(self, item: Item, **decode: object) -> Iterator[str]:
         """Yield the text in parts: whole characters, and no part of a stop string.
 
         A beam search, and one with phrases to include or exclude, yields its text at the end.
