@@ -269,7 +269,7 @@ def test_what_is_no_text_is_refused(name: str) -> None:
                 one_sentence(words, lambda method=method, value=value: method(value))
     for method in [predictor.look] + ([predictor.stream] if isinstance(predictor, Streaming) else []):
         for value in [*NO_TEXTS, texts]:
-            one_sentence(r"the (text|prompt) is (None|an? )", lambda method=method, value=value: method(value))
+            one_sentence(r"the (text|item) is (None|an? )", lambda method=method, value=value: method(value))
     if case.look is not None:
         one_sentence("the target is an int; expected a str", lambda: predictor.look("so", 5))
 

@@ -18,6 +18,7 @@ from ...processors.text.tokenizers import Tokenizer
 from ..base import vocabulary
 from ..notices import warn_once
 from ..predictor import Item, PlainResult, Predictor
+from ..texts import describe_type
 from .plans import Planner, number_of_texts
 
 TextQ = TypeVar("TextQ", bound=TextRequest)
@@ -74,16 +75,23 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         plain = self.plain_result(request, result)
         return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
-    def stream(self, item: Item, **decode: object) -> Iterator[str]:
+    def stream(self, item: Item, **decode: Any) -> Iterator[str]:
         """Yield the text in parts: whole characters, and no part of a stop string.
 
         A beam search, and one with phrases to include or exclude, yields its text at the end.
         """
-        (request,) = self.requests([item], **decode)
-        count = number_of_texts(request.strategy, self.run.decode)
-        if count > 1:
-            raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
-        return stream_text(partial(self.submit, request))
+        return _stream_item(self, item, decode)
+
+
+def _stream_item(predictor: TextPredictor[Item, TextQ, TextA], item: Item, decode: dict[str, Any]) -> Iterator[str]:
+    """The parts of the text for one item."""
+    if not predictor.is_item(item):
+        raise UserError(f"the item is {describe_type(item)}; a stream takes one item, in a form that predict takes")
+    (request,) = predictor.requests([item], **decode)
+    count = number_of_texts(request.strategy, predictor.run.decode)
+    if count > 1:
+        raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
+    return stream_text(partial(predictor.submit, request))
 
 
 def stream_text(submit: Callable[[], Answer[TextA]]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -136,9 +136,6 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
         prompts = as_texts(items, "prompt")
         fields = self.plan.fields(LanguageRequest, len(prompts), details, decode)
         return [LanguageRequest(prompt, **named) for prompt, named in zip(prompts, fields, strict=True)]
-
-    def stream(self, item: str, **decode: object) -> Iterator[str]:
-        return super().stream(as_text(item, "prompt"), **decode)
 
     async def answer(self, request: LanguageRequest, emit: Emit | None = None) -> LanguageResult:
         plan = self.plan(request)

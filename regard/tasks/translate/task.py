@@ -1,6 +1,6 @@
 """Translation: a target text for a source text."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -119,9 +119,6 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         texts = as_texts(items)
         fields = self.plan.fields(TranslateRequest, len(texts), details, decode)
         return [TranslateRequest(text, **named) for text, named in zip(texts, fields, strict=True)]
-
-    def stream(self, item: str, **decode: object) -> Iterator[str]:
-        return super().stream(as_text(item), **decode)
 
     async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
         plan = self.plan(request)
