@@ -8,7 +8,7 @@ import base64
 import io
 import os
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from ..errors import UserError
 from ..processors.image.read import RawImage, is_image
 from ..processors.sound.read import RawSound, Samples, is_sound
 from .base import FORBID_UNKNOWN
@@ -179,6 +180,9 @@ class Sound(Media):
         return is_sound(raw)
 
 
+Value = TypeVar("Value", bound=str | Media)
+
+
 @dataclass(frozen=True)
 class Item:
     """A text, a pair of texts, an image or a recording."""
@@ -203,6 +207,18 @@ class Item:
         """The text, or the media."""
         value = next(value for value in (self.text, self.image, self.audio) if value is not None)
         return value
+
+    def value_as(self, wanted: type[Value]) -> Value:
+        """The value of an item that must be a text (str), an Image or a Sound; another one is refused."""
+        if isinstance(value := self.value, wanted):
+            return value
+        noun = noun_of(wanted)
+        raise UserError(f"this model reads {noun.split()[1]}s and was given {noun_of(type(value))}; give {noun}")
+
+
+def noun_of(kind: type) -> str:
+    """What an item of this type is called, for messages."""
+    return kind.noun if issubclass(kind, Media) else "a text"
 
 
 AnyItem = Annotated[Item, BeforeValidator(lambda value: Item(text=value) if isinstance(value, str) else value)]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..decode.engine.passes import TokenTrace
-from ..errors import UserError
 from ..families.protocols import ModelBase
 from ..look import AttentionView, ViewAxis
 from ..messages.media import Item, Media
@@ -73,10 +72,7 @@ class Modality(ABC, Generic[Raw]):
 
     def value_of(self, item: Item) -> str | Media:
         """The value of an item of this modality; a text is not the name of a file."""
-        value: str | Media | None = getattr(item, self.name)
-        if value is None:
-            raise UserError(f"the item has no {self.name}, and this run reads {self.noun}")
-        return value
+        return item.value_as(str if self.media is None else self.media)
 
     def check(self, raw: Raw) -> None:
         """Refuse an item that the model cannot read."""

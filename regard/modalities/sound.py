@@ -39,9 +39,7 @@ class SoundModality(Modality[RawSound]):
         self.processor, self.stride, self.max_seconds = processor, stride, max_seconds
 
     def value_of(self, item: Item) -> Sound:
-        value = super().value_of(item)
-        assert isinstance(value, Sound)
-        return value
+        return item.value_as(Sound)
 
     def check(self, raw: RawSound) -> None:
         if self.max_seconds is None:

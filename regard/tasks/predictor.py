@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..config.data.base import DataFiles
 from ..config.run import Run
 from ..data.sources.data_files import evaluation_files
+from ..data.sources.media import RawValue
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES
 from ..decode import Ensemble
@@ -29,6 +30,8 @@ from ..html import html_table
 from ..look import AttentionView, Which
 from ..look.states import Layers, hidden_states
 from ..messages.base import Request, Result, to_json
+from ..messages.media import Item as RequestItem
+from ..messages.media import Media
 from ..messages.verbs import LayerAttention, LookRequest, LookResult, ScoreRequest, ScoreResult
 from ..metrics.labels import BootstrapResult
 from ..parts import Inputs
@@ -88,9 +91,13 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The coroutine behind `look`."""
         raise NotImplementedError
 
+    def look_item(self, item: RequestItem) -> RawValue | Media | RequestItem:
+        """The item of `view` in a request; one that the model does not read is refused."""
+        return item.value_as(str)
+
     async def answer_look(self, request: LookRequest, emit: Emit | None = None) -> LookResult:
         """The attention of an item."""
-        return look_result(await self.view(request.item.value, request.target, request.layer))
+        return look_result(await self.view(self.look_item(request.item), request.target, request.layer))
 
     async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
         """The probability of a known target."""

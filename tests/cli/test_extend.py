@@ -9,9 +9,12 @@ from helpers.pages import read_blocks
 
 import regard
 from regard.cli.app import main
+from regard.config.registry import TASKS
 from regard.errors import UserError
 from regard.plugins import load_plugin
-from regard.testing import BrokenLaw, check_family
+from regard.processors.saved import PROCESSORS
+from regard.testing import BrokenLaw, check_family, check_task
+from regard.testing.tasks import BrokenTaskLaw
 
 FILES = {block.text.partition("\n")[0].removeprefix("# "): block.text for block in read_blocks("docs/extend.md")}
 
@@ -92,6 +95,25 @@ def test_a_plugin_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(BrokenLaw, match="cosine, tokens to label: the output of a row depends on") as caught:
         check_family(importlib.import_module("unmasked"))
     assert "batch_invariance is a law of every family" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_task_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
+    """An answer that depends on the answers before it."""
+    package = tmp_path / "moody"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "numbers.py").write_text(FILES["ratings/numbers.py"])
+    text = FILES["ratings/rate.py"].replace('"rate", TEXT', '"moody", TEXT')
+    text = text.replace("RateResult(stars.decode(", "RateResult(len(asked.append(1) or asked) + stars.decode(")
+    assert text.count("moody") == text.count("asked.append") == 1
+    (package / "rate.py").write_text(text + "\nasked = []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for registry in (TASKS, PROCESSORS):  # other tests know nothing of them
+        monkeypatch.setattr(registry, "added", {**registry.added})
+    regard.register(processor=importlib.import_module("moody.numbers").NumberProcessor)
+    task = importlib.import_module("moody.rate").TASK
+    with pytest.raises(BrokenTaskLaw, match="task moody: not true that an item alone is answered as in a batch"):
+        check_task(task, ["good great", "bad"], {"model.family": "bert", "tokenizer.kind": "word"})
 
 
 @pytest.mark.parametrize(("does", "old", "new"), [("reads", "tokens", "boxes"), ("writes", "label", "waveform")])

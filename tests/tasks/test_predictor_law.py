@@ -10,7 +10,7 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -29,6 +29,9 @@ from pydantic import TypeAdapter, ValidationError
 from regard.config.registry import TASKS
 from regard.errors import UserError
 from regard.messages.base import message_adapter, to_json
+from regard.messages.media import Image, Item, Sound
+from regard.messages.verbs import EmbedRequest, LookRequest, ScoreRequest, SimilarRequest
+from regard.processors.sound.read import Samples
 from regard.tasks.predictor import Embedding, Streaming
 from regard.tasks.verbs import submit_json, verbs_of
 
@@ -389,7 +392,9 @@ def test_a_score_alone_is_that_of_a_batch(name: str) -> None:
 @not_scored
 def test_a_task_without_probabilities_says_so(name: str) -> None:
     words = "gives no probability of one text given another; use eval or predict"
-    one_sentence(words, lambda: predictor_of(name).score(CASES[name].items[0], "a"))
+    predictor = predictor_of(name)
+    one_sentence(words, lambda: predictor.score(CASES[name].items[0], "a"))
+    one_sentence(words, lambda: predictor.run_all(predictor.answer_score, [ScoreRequest(Item("a"), "a")]))
 
 
 @cases_with(lambda name: CASES[name].targets is not None and name != "whisper")  # its details are of segments
@@ -503,6 +508,53 @@ def test_a_request_as_json_gets_the_same_answer(name: str) -> None:
     with pytest.raises(ValidationError, match=r"[Uu]nexpected"):
         submit_json(predictor, "predict", b'{"unknown": 1, ' + body[1:])
     one_sentence("has no verb 'fly'", lambda: submit_json(predictor, "fly", body))
+
+
+ITEMS = {
+    "a text": Item("a cat"),
+    "an image": Item(image=Image(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))),
+    "a recording": Item(audio=Sound(Samples(np.sin(np.arange(9000, dtype=np.float32)), 8000))),
+}
+READS_SEVERAL = {"multitask": ITEMS.keys(), "contrastive": {"a text", "an image"}}
+
+
+def reads(name: str) -> Iterable[str]:
+    """What the model of a case reads, as messages call it."""
+    images = {"classify-image", "detect", "caption"}
+    task = CASES[name].task
+    modality = "an image" if task in images else "a recording" if task == "transcribe" else "a text"
+    return READS_SEVERAL.get(task, {modality})
+
+
+@cases_with(lambda name: CASES[name].task != "multitask")
+def test_items_of_another_modality_are_refused(name: str) -> None:
+    """By every verb; a text is never taken for the name of a file."""
+    predictor = predictor_of(name)
+    target = None if CASES[name].whole else next(iter(CASES[name].targets or ()), None)
+    for noun in ITEMS.keys() - reads(name):
+        requests = {
+            "look": LookRequest(ITEMS[noun]), "embed": EmbedRequest(ITEMS[noun]), "score": ScoreRequest(ITEMS[noun], target),
+        }  # fmt: skip
+        for verb in requests.keys() & verbs_of(predictor).keys():
+            body = message_adapter(type(requests[verb])).dump_json(requests[verb])
+            one_sentence(
+                rf"was given {noun}; give|the text is an? (Image|Sound); expected a str",
+                lambda verb=verb, body=body: submit_json(predictor, verb, body).result(),
+            )
+
+
+@cases_with(lambda name: CASES[name].task in EMBEDDING)
+def test_wrong_requests_for_vectors_are_refused(name: str) -> None:
+    predictor = predictor_of(name)
+    item = next(ITEMS[noun] for noun in reads(name))
+    one_sentence(
+        "a request has pooling='middle'; (expected|leave it out)",
+        lambda: predictor.run_all(predictor.answer_embed, [EmbedRequest(item, pooling="middle")]),
+    )
+    one_sentence(
+        "there is no (text|image|item) to compare with; give at least one",
+        lambda: predictor.run_all(predictor.answer_similar, [SimilarRequest(item, ())]),
+    )
 
 
 def silent_fields(schema: Any, path: str = "") -> list[str]:

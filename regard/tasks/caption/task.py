@@ -124,6 +124,9 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
     async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
         return await self.writer.score_text(self.modality, request)
 
+    def look_item(self, item: Item) -> RawImage:
+        return item.value_as(Image).raw
+
     async def view(self, item: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         plan = self.plan(self.requests([item], kind="beam", nbest=1)[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))

@@ -138,7 +138,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     async def vector(self, request: EmbedRequest) -> Embedded:
         head = self.pooling_heads.of(request, self.run.model.pool, self.run.decode.normalize)
-        return Embedded(await Forward(head, await Read(self.images.encode_all, item_image(request.item).raw)))
+        return Embedded(await Forward(head, await Read(self.images.encode_all, request.item.value_as(Image).raw)))
 
     def score_requests(
         self, items: "RawImage | Iterable[RawImage]", targets: str | Iterable[str] | None
@@ -150,9 +150,12 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
     async def answer_score(self, request: ScoreRequest, emit: Emit | None = None) -> ScoreResult:
         """ln P(label | image)"""
         (label,) = label_ids(self.labels, [str(request.target)])
-        value = float((await self.logprobs(item_image(request.item).raw))[label])
+        value = float((await self.logprobs(request.item.value_as(Image).raw))[label])
         require_finite([value])
         return ScoreResult(value)
+
+    def look_item(self, item: Item) -> Image:
+        return item.value_as(Image)
 
     async def view(self, item: "RawImage | Media", target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads an image."""
@@ -192,14 +195,6 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
         logprobs = torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, len(self.labels))
         require_finite([float(logprobs.sum())])
         return logprobs
-
-
-def item_image(item: Item) -> Image:
-    """The image of an item; a text or a recording is refused."""
-    if item.image is None:
-        given = "a text" if item.text is not None else "a recording"
-        raise UserError(f"this model reads images and was given {given}; give an image")
-    return item.image
 
 
 class ClassifyImageJob(LabelJob):

@@ -22,6 +22,7 @@ from ...errors import UserError
 from ...families.protocols import EmbeddingModel, as_module
 from ...look import AttentionView, Which
 from ...messages.labels import ClassifyResult, ContrastiveRequest
+from ...messages.media import Item
 from ...messages.verbs import EmbedRequest
 from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
 from ...processors.base import Processor
@@ -49,7 +50,7 @@ from ..task import Task, spec_of
 from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, labels_by_text
 from .settings import ContrastiveDecode
 from .sources import SOURCES, TEXT, PairSource
-from .towers import Towers, require_text
+from .towers import Towers
 
 TASK = Task("contrastive", TOKENS, "embedding")
 VALID_PAIRS = 256  # of a step whose loss is computed on valid data, if train.batch does not say
@@ -106,6 +107,8 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
         return [EmbedRequest(self.towers.item(item)) for item in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
+        if request.pooling is not None:
+            raise UserError(f"a request has pooling={request.pooling!r}; leave it out: this model pools in one way")
         return await self.towers.vector(request.item)
 
     def requests(self, items: Iterable[RawValue], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
@@ -128,12 +131,16 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
         pairs = [(label.label, label.probability) for label in result.top]
         return pairs if self.request_settings(request).top else result.label or ""
 
-    async def view(self, item: RawValue, target: str | None = None, layer: Which = None) -> AttentionView:
+    def look_item(self, item: Item) -> Item:
+        return item
+
+    async def view(self, item: RawValue | Item, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the tower that reads this text, image or recording."""
         refuse_target(target)
-        media, value = self.media, self.towers.item(item).value
+        media = self.media
+        value = self.towers.value(item if isinstance(item, Item) else self.towers.item(item))
         if media is None or isinstance(value, str):
-            return await text_view(self, self.texts, require_text(str(value)), layer, self.model.reader("tokens"))
+            return await text_view(self, self.texts, str(value), layer, self.model.reader("tokens"))
         source = media.look_input(value.raw)
         part = self.model.reader(source.inputs.modality)
         return await encoder_view(self, source.inputs, partial(media.axis, source, None), layer, part)

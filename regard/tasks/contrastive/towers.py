@@ -12,7 +12,7 @@ from ...data.sources.media import RawValue
 from ...decode.engine.jobs import Forward, Head, Job, ModelContext, Read
 from ...errors import UserError
 from ...families.protocols import EmbeddingModel
-from ...messages.media import Item
+from ...messages.media import Item, Media
 from ...modalities.base import Modality
 from ...parts import Inputs
 from ..label.embedding import Embedded
@@ -40,15 +40,22 @@ class Towers:
 
     async def vector(self, item: Item) -> Embedded:
         """The vector of an item."""
-        value = item.value
+        value = self.value(item)
         if isinstance(value, str):
-            require_text(value)
             text = await Read(self.texts.read, item_texts(item))
             return Embedded(await Forward(self.text_head, text.row), text.notices)
-        if self.media is None or self.media_head is None or type(value) is not self.media.media:
+        assert self.media is not None and self.media_head is not None
+        return Embedded(await Forward(self.media_head, await Read(self.media.encode_all, value.raw)))
+
+    def value(self, item: Item) -> str | Media:
+        """The text or the media of an item; what no tower reads is refused."""
+        value = item.value
+        if isinstance(value, str):
+            return require_text(value)
+        if self.media is None or type(value) is not self.media.media:
             known = "texts" if self.media is None else f"texts and {self.pairs.noun}s"
             raise UserError(f"this run compares {known} and was given {value.noun}; give one of those")
-        return Embedded(await Forward(self.media_head, await Read(self.media.encode_all, value.raw)))
+        return value
 
     async def label_vectors(self, settings: ContrastiveDecode) -> Tensor:
         """(labels, width)"""

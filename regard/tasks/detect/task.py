@@ -25,7 +25,7 @@ from ...files import json_line
 from ...look import AttentionView, Which, record_layers
 from ...messages.base import to_json
 from ...messages.labels import DetectedObject, DetectRequest, DetectResult
-from ...messages.media import Image
+from ...messages.media import Image, Item
 from ...metrics.detection import MOST, detection_metrics
 from ...modalities.axes import image_axis, query_axis
 from ...parts import Detections, Inputs
@@ -147,6 +147,9 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     def format_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         """The path and its objects, as JSON."""
         return json_line({"path": name, **to_json(result)})
+
+    def look_item(self, item: Item) -> Image:
+        return item.value_as(Image)
 
     async def view(self, item: RawImage | Image, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the feature map and of the object queries."""

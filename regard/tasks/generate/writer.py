@@ -152,7 +152,7 @@ class TextWriter:
         self, modality: Modality[Any], request: ScoreRequest, prompt: tuple[int, ...] = ()
     ) -> ScoreResult:
         """ln P(target | input), END included."""
-        tokens, logprobs = await self.logprobs(modality, request.item.value, str(request.target), prompt)
+        tokens, logprobs = await self.logprobs(modality, modality.value_of(request.item), str(request.target), prompt)
         require_finite(logprobs)
         if not request.details:
             return ScoreResult(sum(logprobs))

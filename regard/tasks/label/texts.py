@@ -6,7 +6,6 @@ from typing import NamedTuple, TypeAlias
 
 from ...data.datasets.collate import Ids
 from ...data.datasets.rows import encode_rows, pad_texts
-from ...errors import UserError
 from ...messages.media import Item
 from ...metrics.bag_of_words import Target
 from ...parts import Inputs
@@ -51,10 +50,8 @@ class TextEncoder:
 
 def item_texts(item: Item) -> Texts:
     """The texts of an item; an image or a recording is refused."""
-    if item.text is None:
-        given = "an image" if item.image is not None else "a recording"
-        raise UserError(f"this model reads texts and was given {given}; give a text")
-    return (item.text,) if item.text_pair is None else (item.text, item.text_pair)
+    text = item.value_as(str)
+    return (text,) if item.text_pair is None else (text, item.text_pair)
 
 
 def is_empty(texts: Texts) -> bool:

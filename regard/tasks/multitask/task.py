@@ -24,7 +24,7 @@ from ...families.protocols import SpeechModel, as_module
 from ...look import AttentionView, Which
 from ...messages.media import Item, Media
 from ...messages.texts import MultitaskRequest, MultitaskResult
-from ...messages.verbs import LookRequest, LookResult, ScoreRequest, ScoreResult
+from ...messages.verbs import ScoreRequest, ScoreResult
 from ...metrics.labels import BootstrapResult
 from ...metrics.text import paired_bootstrap
 from ...metrics.tokenization import choose_tokenization
@@ -57,7 +57,6 @@ from ..base import (
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqCtcObjective
-from ..predictor import look_result
 from ..task import Task
 from ..text2text.task import MetricsByTask
 from .items import RawInput, as_item, input_of, is_single, new_item, new_request, open_items
@@ -159,8 +158,8 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
         plan = self.plan(self.requests([item], nbest=1)[0])
         return await self.writer.look(modality, value, plan, target, layer, view_title(self.run), prompt)
 
-    async def answer_look(self, request: LookRequest, emit: Emit | None = None) -> LookResult:
-        return look_result(await self.view(request.item, request.target, request.layer))
+    def look_item(self, item: Item) -> Item:
+        return item
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         mixture = TaskMixture(data_split(self.run, "test", files))

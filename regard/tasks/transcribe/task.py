@@ -27,7 +27,7 @@ from ...look import AttentionView, Which
 from ...messages.media import Item as SoundItem
 from ...messages.media import Sound
 from ...messages.speech import AlignAudioResult, TranscribeRequest, TranscribeResult
-from ...messages.verbs import AlignRequest, LookRequest, LookResult, ScoreRequest, ScoreResult
+from ...messages.verbs import AlignRequest, ScoreRequest, ScoreResult
 from ...metrics.labels import BootstrapResult
 from ...metrics.speech import paired_error_bootstrap, speech_metrics
 from ...modalities.sound import SoundModality
@@ -58,7 +58,6 @@ from ..base import (
 )
 from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
-from ..predictor import look_result
 from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
@@ -145,9 +144,8 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         """The times of the words of a known text."""
         return await self.transcriber.align(self.transcriber.modality.value_of(request.item), request.target)
 
-    async def answer_look(self, request: LookRequest, emit: Emit | None = None) -> LookResult:
-        sound = self.transcriber.modality.value_of(request.item)
-        return look_result(await self.view(sound.raw, request.target, request.layer))
+    def look_item(self, item: SoundItem) -> RawSound:
+        return item.value_as(Sound).raw
 
     async def view(self, item: RawSound, target: str | None = None, layer: Which = None) -> AttentionView:
         return await self.transcriber.view(item, target, layer, view_title(self.run))
