@@ -9,7 +9,8 @@ from helpers.pages import read_blocks
 
 import regard
 from regard.cli.app import main
-from regard.config.registry import TASKS
+from regard.config import registry
+from regard.config.registry import FAMILIES, TASKS
 from regard.errors import UserError
 from regard.plugins import load_plugin
 from regard.processors.saved import PROCESSORS
@@ -86,6 +87,24 @@ def test_an_installed_plugin_that_fails_is_told_at_every_use(tmp_path, monkeypat
         assert message.count("\n") == 1
 
 
+LOOKS = {"by name": lambda: FAMILIES["cosine"], "all": lambda: [*FAMILIES], "their number": lambda: len(FAMILIES)}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_an_installed_plugin_is_loaded_with_the_first_look(look, tmp_path, monkeypatch):
+    (tmp_path / "cosine_entry.py").write_text(
+        FILES["ratings/cosine.py"] + "\n\nimport regard\n\nregard.register(family=__name__)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cosine_entry", raising=False)
+    entry = importlib.metadata.EntryPoint("mine", "cosine_entry", "regard.plugins")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(registry, "_loaded", set())
+    monkeypatch.setattr(FAMILIES, "added", {})
+    LOOKS[look]()
+    assert [*FAMILIES.added] == ["cosine"]
+
+
 def test_a_plugin_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
     """Attention that ignores the mask: padding changes the output."""
     text = FILES["ratings/cosine.py"].replace(".exp(), mask, bias)", ".exp(), Mask(), bias)")
@@ -108,8 +127,8 @@ def test_a_task_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
     assert text.count("moody") == text.count("asked.append") == 1
     (package / "rate.py").write_text(text + "\nasked = []\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in (TASKS, PROCESSORS):  # other tests know nothing of them
-        monkeypatch.setattr(registry, "added", {**registry.added})
+    for parts in (TASKS, PROCESSORS):  # other tests know nothing of them
+        monkeypatch.setattr(parts, "added", {**parts.added})
     regard.register(processor=importlib.import_module("moody.numbers").NumberProcessor)
     task = importlib.import_module("moody.rate").TASK
     with pytest.raises(BrokenTaskLaw, match="task moody: not true that an item alone is answered as in a batch"):
