@@ -180,7 +180,7 @@ def _encode_method(injection: PromptTuning) -> Method:
         with model.tune.prompting(text.values):
             encoded: Encoded = original.encode(model, prepend(text, length))
         return (
-            encoded if model.tune.has_decoder else replace(encoded, states=encoded.states[:, length:], valid=text.valid)
+            encoded if model.tune.has_decoder else replace(encoded, states=encoded.states[:, length:], valid=text.valid, text=text)
         )
 
     return encode

@@ -138,13 +138,14 @@ class Pretrained:
         Only the heads of the family may differ. `tuned` is the tuned run that uses this as its base, for the message;
         None: a training begins.
         """
+        from ..adapt.ngrams import NGRAMS_MODULE
         from ..families import family
         from ..families.spec import is_within
 
         tensors = model.state_dict()
         self.resized = self._resized(model)
         spec = family(self.predictor.run.model.family).SPEC
-        top = {name for name in {*tensors, *self.weights} if is_within(name, spec.head_modules)}
+        top = {name for name in {*tensors, *self.weights} if is_within(name, (*spec.head_modules, NGRAMS_MODULE))}
         names = [name for name in tensors if name in self.weights and tensors[name].shape == self._shape(name)]
         new = {name for name in tensors if name not in self.weights} if self.partial else top
         wrong = [name for name in tensors if name not in names and name not in new]
@@ -152,7 +153,7 @@ class Pretrained:
         if wrong:
             raise UserError(self._mismatch(wrong[0], tensors, tuned))
         self.new = [name for name in tensors if name not in names]
-        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, spec.label_modules)]
+        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, (*spec.label_modules, NGRAMS_MODULE))]
         return names
 
     def _shape(self, name: str) -> "torch.Size":

@@ -58,6 +58,15 @@ class SpanData(PackedData):
     examples: Positive = 20000  # embedded training lines
 
 
+class NGrams(Base):
+    """Naive Bayes over n-grams of the texts, beside the encoder."""
+
+    order: Count = 0  # tokens of the longest n-gram; 0: none are read
+    buckets: Positive = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
+    words: bool = False  # words and pairs of words, too
+    characters: Count = 0  # also n-grams of this many characters; 0: none
+
+
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
@@ -72,6 +81,7 @@ class LabelData(TableData):
     examples: Positive = 20000  # embedded training texts
     token_masking: Share = 0.0  # fraction of the tokens replaced by <mask> in training, drawn anew in every epoch
     rdrop: Annotated[float, Field(ge=0)] = 0.0  # weight of the R-Drop loss (2106.14448): two passes, symmetric KL
+    ngrams: NGrams = NGrams()
 
     @field_validator("class_weights")
     @classmethod

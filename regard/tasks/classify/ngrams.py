@@ -1,12 +1,13 @@
-"""Counts the n-grams of training texts for models that have them (`parts/ngrams.py`)."""
+"""N-grams beside the encoder of a classifier (`adapt/ngrams.py`): data.ngrams adds them, the training texts are counted."""
 
 import re
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ...adapt.ngrams import attach_ngrams
+from ...config.run import Run
 from ...data.batch import Batch
 from ...data.datasets.rows import LabeledTextDataset
 from ...parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
@@ -23,22 +24,22 @@ FIRST_CONTROL = 0x110000  # after the last character of Unicode: numbers of cont
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
 
 
-class NGramModel(Protocol):
-    """A model of labels that counts n-grams."""
-
-    ngrams: NGramCounts
-    classes: nn.Linear
+def add_ngrams(model: nn.Module, run: Run) -> nn.Module:
+    """The model with the n-grams of data.ngrams, if there are some. A regression has none."""
+    return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels)
 
 
-def start_ngrams(model: NGramModel, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+def start_ngrams(
+    ngrams: NGramCounts, head: nn.Linear, dataset: LabeledTextDataset, objective: LabelObjective
+) -> None:
     """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
-    that the class head gets.
+    that the head gets.
     """
-    count_ngrams(model.ngrams, dataset, objective)
-    if model.ngrams.spells:
-        gain, bias = fit_gain(model.ngrams, dataset, objective)
-        model.ngrams.gain.fill_(gain)
-        model.classes.bias.add_(bias.to(model.classes.bias))
+    count_ngrams(ngrams, dataset, objective)
+    if ngrams.spells:
+        gain, bias = fit_gain(ngrams, dataset, objective)
+        ngrams.gain.fill_(gain)
+        head.bias.add_(bias.to(head.bias))
 
 
 def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
