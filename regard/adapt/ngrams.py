@@ -5,7 +5,7 @@ not change.
 """
 
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from ..parts import Encoded, Inputs
 from ..parts.ngrams import NGramCounts
 
 NGRAMS_MODULE = "ngrams"  # name of the child
+M = TypeVar("M", bound=nn.Module)
 
 
 class Labeler(Protocol):
@@ -32,7 +33,7 @@ class NGramLabeler(Labeler, Protocol):
         """(batch, labels). `own_labels` (batch, labels) are those of training texts, whose own counts are left out."""
 
 
-def attach_ngrams(model: nn.Module, settings: NGrams, vocab: int, labels: int) -> nn.Module:
+def attach_ngrams(model: M, settings: NGrams, vocab: int, labels: int) -> M:
     """Add the logits of n-grams to those of the class head, in place. Nothing changes if `settings.order` is 0."""
     if not settings.order:
         return model
@@ -45,7 +46,8 @@ def attach_ngrams(model: nn.Module, settings: NGrams, vocab: int, labels: int) -
 
     def label_logits(self: NGramLabeler, encoded: Encoded, own_labels: Tensor | None = None) -> Tensor:
         assert encoded.text is not None
-        return original.label_logits(self, encoded) + self.ngrams(encoded.text, own_labels)
+        logits: Tensor = original.label_logits(self, encoded) + self.ngrams(encoded.text, own_labels)
+        return logits
 
     methods = {"__module__": original.__module__, "encode": encode, "label_logits": label_logits}
     model.__class__ = type(original.__name__, (original,), methods)

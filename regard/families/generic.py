@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 from torch import Tensor, nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack, slots
+from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
 from .spec import SEQ2SEQ, TOKENS, ModelSpec

@@ -25,18 +25,20 @@ SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
 
 
 def read_settings(start: str) -> JsonObject:
-    """The model settings of the model that `start` names and, for a run, its tokenizer settings, by dotted key.
+    """The settings of the model that `start` names and, for a run, its tokenizer settings, by dotted key.
 
-    It reads no weights; `Pretrained.complete` adds the settings that only the weights reveal.
+    Its n-grams are part of the model. It reads no weights; `Pretrained.complete` adds the settings that only the
+    weights reveal.
     """
-    source = find_model(start, f"start={start}")
+    source, ngrams = find_model(start, f"start={start}"), {"order": 0}
     if source.format == "run":
         config = read_run(source.path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
         groups |= {"pruned_heads": config["pruned_heads"]} if config.get("pruned_heads") else {}
+        ngrams = config.get("data", {}).get("ngrams", ngrams)
     else:
         groups = {"model": source.start_settings()}
-    return dict(flatten(groups))
+    return dict(flatten({**groups, "data": {"ngrams": ngrams}}))
 
 
 class Pretrained:
@@ -153,7 +155,8 @@ class Pretrained:
         if wrong:
             raise UserError(self._mismatch(wrong[0], tensors, tuned))
         self.new = [name for name in tensors if name not in names]
-        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, (*spec.label_modules, NGRAMS_MODULE))]
+        labeled = *spec.label_modules, NGRAMS_MODULE
+        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, labeled)]
         return names
 
     def _shape(self, name: str) -> "torch.Size":

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "classify": ("classify", {**FEW, "model.inner": 48}),
     "pairs": (
         "classify",
-        {"model.inner": 48, "model.ngrams.order": 0, "data.token_masking": 0.2, "data.max_tokens": 40},
+        {"model.inner": 48, "data.ngrams.order": 0, "data.token_masking": 0.2, "data.max_tokens": 40},
     ),
     "labels": ("classify", {"model.inner": 48, "data.class_weights": ("balanced",)}),
     "number": ("classify", {"model.inner": 48}),
@@ -115,8 +115,8 @@ TABLES = {
 }  # of cases without embedded data
 UNFIT = {  # what the format of the family cannot represent
     "detect": "model.backbone_norm.kind=group .*, model.anchors=learned",
-    "classify": "model.ngrams.order=2",
-    "labels": "model.ngrams.order=2",
+    "classify": "data.ngrams.order=2",
+    "labels": "data.ngrams.order=2",
     "contrastive sound": "model.source.kind=audio",
     "contrastive text": "model.source.kind=text",
 }

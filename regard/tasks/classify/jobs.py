@@ -35,6 +35,7 @@ OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
 class ClassifyJob(LabelJob):
     """Texts, or pairs of texts, with their targets."""
 
+    objective: LabelObjective
     splits: Mapping[str, Source]
 
     def __init__(

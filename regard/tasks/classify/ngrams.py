@@ -1,7 +1,8 @@
-"""N-grams beside the encoder of a classifier (`adapt/ngrams.py`): data.ngrams adds them, the training texts are counted."""
+"""N-grams beside the encoder of a classifier (`adapt/ngrams.py`): their settings, and counts of training texts."""
 
 import re
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +23,15 @@ SPACES = "▁ "  # a token that begins with one of these begins a word
 CONTINUED = "##"  # a token of WordPiece that continues a word begins with it
 FIRST_CONTROL = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
+M = TypeVar("M", bound=nn.Module)
 
 
-def add_ngrams(model: nn.Module, run: Run) -> nn.Module:
+def add_ngrams(model: M, run: Run) -> M:
     """The model with the n-grams of data.ngrams, if there are some. A regression has none."""
     return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels)
 
 
-def start_ngrams(
-    ngrams: NGramCounts, head: nn.Linear, dataset: LabeledTextDataset, objective: LabelObjective
-) -> None:
+def start_ngrams(ngrams: NGramCounts, head: nn.Linear, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
     """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
     that the head gets.
     """
