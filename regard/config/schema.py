@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
+from .family import family_of
 from .meanings import meaning_of, meaning_of_kind
 from .merge import Setting, expected_type, groups_in, kind_of, settings_of
 from .registry import FAMILIES, TASKS
-from .run import Run, family_of
+from .run import Run
 from .task_settings import metrics_of
 
 BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}

@@ -1,8 +1,8 @@
 """The settings of the training loop: limits, schedules, optimizers, precision, checkpoints."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from .types import Base as Base
 from .types import Count as Count
@@ -74,6 +74,13 @@ Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | WarmupStable
 Optimizer: TypeAlias = Annotated[Adam | AdamW, Field(discriminator="kind")]
 
 
+class ObjectiveValues(NamedTuple):
+    """Settings of an objective that are not validated yet, and their type, which depends on the task and the family."""
+
+    type: type[Base]
+    values: Any
+
+
 class Train(Base):
     """Settings of the training loop."""
 
@@ -106,8 +113,14 @@ class Train(Base):
     freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*; `--dry` lists the
     # names
     rates: Strings = ()  # factors of the learning rate by pattern, such as encoder.*:0.1; later entries win
+    objective: SerializeAsAny[Base] = Base()  # terms of the loss; the type depends on the task and the family
     own_loss: str = ""  # the name of the loss function that Python gave (regard.train(loss=…)); not set by hand
     own_metrics: Strings = ()  # the names of the metrics that Python gave; -name: lower is better; not set by hand
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _check_objective(cls, value: Any) -> Any:
+        return value.type.model_validate(value.values) if isinstance(value, ObjectiveValues) else value
 
     @model_validator(mode="after")
     def _check_schedule(self) -> "Train":

@@ -6,7 +6,7 @@ types of models, `spec.py` what a family declares. Where models differ by task, 
 
 from typing import TYPE_CHECKING, cast
 
-from ..config.run import family_of
+from ..config.family import family_of
 
 if TYPE_CHECKING:
     from .protocols import Family

@@ -20,13 +20,14 @@ from regard.config.data.sound import Recordings
 from regard.config.data.texts import PairData as Data
 from regard.config.data.texts import TagData, TokenizerConfig
 from regard.config.decode import Seq2SeqDecode
+from regard.config.family import family_of
 from regard.config.meanings import meaning_of
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
 from regard.config.renamed import RENAMED, renamed_key
-from regard.config.run import change_settings, changed_decode, changed_keys, family_of, load_config, resolve_run
+from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve_run
 from regard.config.schema import schema_of
-from regard.config.task_settings import task_settings
+from regard.config.task_settings import section_types, task_settings
 from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
 
@@ -192,11 +193,11 @@ def test_recipes_say_what_they_choose_and_not_what_keys_mean():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_setting_has_a_meaning_beside_its_field(task):
-    settings = task_settings(task)
-    sections = {"data": settings.data, "decode": settings.decode, "eval": settings.eval}
-    fields = list(schema_of(config.Run, sections))
-    assert {field.key for field in fields} > {"task", "train.schedule.floor", "data.train", "tune.rank"}
-    assert not [field.key for field in fields if not field.meaning and field.key != "model"]
+    families = [family for family in FAMILIES if task in family_of(family).SPEC.settings]
+    for family in [None, *families]:
+        fields = list(schema_of(config.Run, section_types(task, family)))
+        assert {field.key for field in fields} > {"task", "train.schedule.floor", "data.train", "tune.rank"}
+        assert not [field.key for field in fields if not field.meaning and field.key != "model"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
