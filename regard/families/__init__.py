@@ -7,7 +7,7 @@ Config.head names the task.
 
 from typing import TYPE_CHECKING, cast
 
-from ..config.run import family_of
+from ..config.family import family_of
 
 if TYPE_CHECKING:
     from .protocols import Family

@@ -27,15 +27,19 @@ class ImageEncoder(Base):
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
-    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, as in ViT
-    width: Positive = 768
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides; []:
+    # none
+    width: Positive = 768  # a linear map follows if it differs from that of the decoder
     heads: Positive = 12
     layers: Positive = 12
     inner: Positive = 3072
     dropout: Share = 0.0
-    depth_dropout: Share = 0.0  # stochastic depth, as in ViT
-    pool: Literal["first", "mean"] = "first"  # first: a class token, which the decoder attends to as well
-    positions: Literal["learned", "sinusoid"] = "learned"
+    depth_dropout: Share = 0.0  # stochastic depth: how often the last layer is skipped; earlier ones less, in
+    # proportion
+    pool: Literal["first", "mean"] = "first"  # first: with a class token, which the decoder attends to as well; mean:
+    # patches alone
+    positions: Literal["learned", "sinusoid"] = "learned"  # of the patches; with sinusoid, small models learn places
+    # faster
     attention: slots.Dense = slots.Dense()
     feed: vit.Feed = slots.Feed(act="gelu")
     norm: vit.Norm = slots.LayerNorm(eps=1e-12)

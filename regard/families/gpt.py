@@ -31,7 +31,7 @@ class Config(Base):
     vocab: Count = 0  # 0: the tokenizer's size
     width: Positive = 768
     heads: Positive = 12
-    key_heads: Count = 0  # heads of keys and values, each shared by a group of query heads; 0: equal to `heads`
+    key_heads: Count = 0  # key/value heads, each shared by a group of query heads; 0: same as heads
     head_width: Count = 0  # 0: width / heads
     layers: Positive = 12
     inner: Positive = 3072

@@ -38,14 +38,14 @@ class Config(Base):
 
     family: Literal["omni"] = "omni"
     size: str = "small"
-    inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # its inputs; set by the task
+    inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # what it reads; the task sets it
     vocab: Count = 0  # of source and target; 0: the tokenizer's size
     target_vocab: Count = 0  # always 0: source and target share one vocabulary
     image: Positive = 64  # side of the images in pixels, unless data.size says otherwise
     patch: Positive = 8
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
-    bins: Positive = 80  # of a frame
-    channels: Positive = 32  # of the convolutions over frames
+    bins: Positive = 80  # of a frame; data.bins sets it
+    channels: Positive = 32  # of the two convolutions over frames, which leave every fourth frame
     width: Positive = 256
     heads: Positive = 4
     layers: Positive = 6

@@ -39,9 +39,10 @@ class Config(Base):
     family: Literal["speech"] = "speech"
     size: str = "small"
     vocab: Count = 0  # 0: the tokenizer's size
-    bins: Positive = 80  # of a frame
-    channels: Positive = 32  # of the convolutions
-    attention_2d: Count = 0  # modules of 2-D attention after the convolutions; the paper has 2
+    bins: Positive = 80  # of a frame; data.bins sets it
+    channels: Positive = 32  # of the two convolutions, which leave every fourth frame
+    attention_2d: Count = 0  # modules of attention over time and frequency after the convolutions; the
+    # Speech-Transformer has 2
     width: Positive = 256
     heads: Positive = 4
     layers: Positive = 12

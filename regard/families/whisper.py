@@ -28,7 +28,7 @@ class Config(Base):
     family: Literal["whisper"] = "whisper"
     size: str = "base"
     vocab: Count = 0  # 0: the tokenizer's size
-    bins: Positive = 80  # of a frame; 128 since large-v3
+    bins: Positive = 80  # of a frame, 128 since large-v3; data.bins sets it, or start
     width: Positive = 512
     heads: Positive = 8
     layers: Positive = 6
@@ -36,10 +36,11 @@ class Config(Base):
     inner: Positive = 2048
     dropout: Share = 0.0
     tied: bool = True  # the head shares the embeddings
-    source_positions: Positive = 1500  # of the encoder, two frames each: 30 seconds
+    source_positions: Positive = 1500  # of the encoder, 20 ms each if data.hop=10: the window of 30 seconds
     attention: slots.Dense = slots.Dense()
     positions: slots.Learned = slots.Learned(tokens=448)  # of the decoder
-    alignment_heads: tuple[tuple[int, int], ...] = ()  # decoder layer and head; word times come from them
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # decoder layer and head of those that give word times; []: those
+    # that follow the recording best
     feed: Feed = slots.Feed(act="gelu")
     norm: Norm = slots.LayerNorm()
 

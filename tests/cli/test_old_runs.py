@@ -99,7 +99,7 @@ def test_every_recorded_run_has_calls() -> None:
 def test_run_json_of_format_1_is_read_with_current_names(name: str) -> None:
     raw = json.loads((OLD / name / "run.json").read_text(encoding="utf-8"))
     about = read_run(OLD / name)
-    assert (raw["format"], about["format"]) == (1, 2)
+    assert (raw["format"], about["format"]) == (1, 3)
     former, current = dict(flatten(raw["config"])), dict(flatten(about["config"]))
     assert [renamed_key(key) for key in former] == list(current)
     assert [renamed_key(key) for key in raw["origin"]] == list(about["origin"])
@@ -127,7 +127,7 @@ def test_a_checkpoint_of_format_1_is_resumed(settings: str, tmp_path: Path, monk
     for file, expected in resume["tensors"].items():
         assert digest(Path("language-xl", file)) == expected
     assert near(plain(predictor.score(resume["texts"])), resume["score"])
-    assert about["format"] == 2 and about == read_run(Path("language-xl"))
+    assert about["format"] == 3 and about == read_run(Path("language-xl"))
     former = json.loads((OLD / "language-xl" / "run.json").read_text(encoding="utf-8"))
     assert dict(flatten(about["config"])).keys() >= {renamed_key(key) for key, _ in flatten(former["config"])}
     assert list(about["origin"]) == [renamed_key(key) for key in former["origin"]]
