@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from ..errors import UserError
 from ..files import Json, Toml
-from .renamed import renamed_key
+from .renamed import moved_key, renamed_key
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -110,7 +110,7 @@ class SettingsDraft:
     """Values by dotted key with their origins. Errors are collected and raised together."""
 
     def __init__(self, root: type[BaseModel], swapped: Mapping[str, type]) -> None:
-        """`swapped` has the classes of fields that depend on a setting, such as the model's on its family."""
+        """`swapped` has the classes of fields that depend on other settings, by dotted key."""
         self.values: dict[str, Any] = {}
         self.origin: dict[str, str] = {}
         self.errors: list[str] = []
@@ -120,14 +120,17 @@ class SettingsDraft:
 
     def _register(self, group: type, prefix: str, swapped: Mapping[str, type]) -> None:
         for name, setting in settings_of(group).items():
-            key, setting = f"{prefix}{name}", setting._replace(annotation=swapped.get(name, setting.annotation))
+            key, setting = (
+                f"{prefix}{name}",
+                setting._replace(annotation=swapped.get(f"{prefix}{name}", setting.annotation)),
+            )
             inner = groups_in(setting.annotation)
             if inner:
                 self.groups[key] = setting
             else:  # a setting that several kinds of a slot share accepts the values of all of them
                 self.leaves[key] = self.leaves[key] | setting.annotation if key in self.leaves else setting.annotation
             for member in inner:
-                self._register(member, f"{key}.", {})
+                self._register(member, f"{key}.", swapped)
 
     def add_layer(self, where: str, values: Settings) -> None:
         """Add a layer above the present values. A new kind in a slot removes the settings of the previous kind."""
@@ -149,6 +152,8 @@ class SettingsDraft:
 
     def _expand(self, values: Settings) -> Iterator[tuple[str, Any]]:
         for key, value in flatten(values):
+            if key not in self.leaves and key not in self.groups:
+                key = moved if (moved := moved_key(key)) in self.leaves or moved in self.groups else key
             if isinstance(value, str) and key not in self.groups:
                 value = parse_value(value, self.leaves.get(key, str))
             elif isinstance(value, str):

@@ -1,13 +1,8 @@
-"""Former names of settings: run folders of format 1 use them, and a user who types one gets a hint.
-
-Each pair is the dotted key of format 1 and the current one.
-"""
-
-from collections.abc import Mapping
+"""Former names of settings: older run folders use them, and a user who types one gets a hint."""
 
 from ..files import JsonMapping, JsonObject
 
-RENAMED = {
+RENAMED = {  # dotted keys of format 1 and of format 2
     "model.same": "model.same_length",
     "model.near": "model.kernel_size",
     "model.carried": "model.carry_state",
@@ -30,24 +25,33 @@ RENAMED_VALUES = {"data.embedded": {"phrases": "language_id", "marks": "matching
 RENAMED_RECIPES = {"marks": "matching"}
 
 
+MOVED = {  # dotted keys of format 2, which are still read wherever settings are given, and of format 3
+    "model.ngrams": "data.ngrams",
+}
+
+
 def renamed_key(key: str) -> str:
     """The current name of a dotted key of format 1. Keys below a renamed group move with it."""
-    for old, new in RENAMED.items():
+    return moved_key(_replace(key, RENAMED))
+
+
+def moved_key(key: str) -> str:
+    """The current name of a dotted key of format 2."""
+    return _replace(key, MOVED)
+
+
+def renamed_settings(values: JsonMapping, former: int) -> JsonObject:
+    """Settings of the format `former`, by dotted key, under their current keys."""
+    if former > 1:
+        return {moved_key(key): value for key, value in values.items()}
+    current: JsonObject = {}
+    for key, value in values.items():
+        current[renamed_key(key)] = RENAMED_VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
+    return current
+
+
+def _replace(key: str, names: dict[str, str]) -> str:
+    for old, new in names.items():
         if key == old or key.startswith(f"{old}."):
             return new + key.removeprefix(old)
     return key
-
-
-def renamed_settings(values: JsonMapping, flat: bool = False, prefix: str = "") -> JsonObject:
-    """Settings of format 1 under their current names: nested groups or, with `flat`, a mapping by dotted key."""
-    if flat:
-        return {renamed_key(key): value for key, value in values.items()}
-    current: JsonObject = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            value = renamed_settings(value, prefix=f"{key}.")
-        elif isinstance(value, str):
-            value = RENAMED_VALUES.get(key, {}).get(value, value)
-        current[renamed_key(key).rpartition(".")[2]] = value
-    return current

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -13,6 +13,7 @@ from ..html import html_table
 from .data.base import Data
 from .data.texts import TokenizerConfig
 from .decode import DecodeBase
+from .family import FamilySettings, family_of
 from .merge import (
     Settings,
     SettingsDraft,
@@ -26,9 +27,9 @@ from .merge import (
     settings_of,
     to_toml,
 )
-from .registry import FAMILIES, TASKS, load_module
-from .task_settings import metrics_of, task_settings
-from .train import Train
+from .registry import FAMILIES, TASKS
+from .task_settings import metrics_of, section_types, task_settings
+from .train import ObjectiveValues, Train
 from .tuning import Tune, Untuned
 from .types import Base, Strings, Threads
 
@@ -39,19 +40,23 @@ ReadStart: TypeAlias = Callable[[str], Settings]  # the folder `start` -> its se
 class Run(Base):
     """All settings of a run."""
 
-    task: str
-    start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model settings, tokenizer, initial weights
-    tune: Tune = Untuned()  # parameter-efficient tuning: train and store only small added parts
+    task: str  # what a model learns; it decides what data.*, decode.* and eval.* have
+    start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model, tokenizer, first weights
+    tune: Tune = Untuned()  # train and store only small parts added to start; precision=int8 quantizes the frozen
+    # weights
     model: Any  # the Config of the family
-    pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2
+    pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
+    # them
     data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
     train: Train = Train()
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
-    device: str = "auto"
-    threads: Threads = 0  # of torch on the CPU; 0: its own choice
-    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps; auto: the first CUDA device, or the CPU
+    threads: Threads = 0  # of torch on the CPU, in each process; 0: torch's choice, one per core. The same number gives
+    # the same bits; another one sums in another order
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # of inference; int8 is for the CPU; train.precision is that of
+    # training
 
     @field_validator("task")
     @classmethod
@@ -65,8 +70,15 @@ class Run(Base):
     def _task_section(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Base) or "task" not in info.data:
             return value
-        section: type[Base] = getattr(task_settings(info.data["task"]), str(info.field_name))
-        return section.model_validate(value)
+        return _types_of(info)[str(info.field_name)].model_validate(value)
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _type_of_objective(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, Mapping) or "task" not in info.data or isinstance(value.get("objective"), Base):
+            return value
+        values = ObjectiveValues(_types_of(info)["train.objective"], value.get("objective", {}))
+        return {**value, "objective": values}
 
     @model_validator(mode="after")
     def _check_metric(self) -> "Run":
@@ -115,37 +127,9 @@ class Run(Base):
         return self.model_dump(mode="json")
 
 
-class FamilySettings(Protocol):
-    """What settings need of the module of a family. `families.protocols.Family` has all of it."""
-
-    @property
-    def Config(self) -> type[Base]:
-        """The settings of its models."""
-
-    @property
-    def SIZES(self) -> Mapping[str, Settings]:
-        """Settings by the name of a size."""
-
-    @property
-    def SPEC(self) -> "StartSpec":
-        """How its models start from others."""
-
-
-class StartSpec(Protocol):
-    """What settings need of the ModelSpec of a family."""
-
-    @property
-    def start_settings(self) -> Callable[[str, Settings], Settings]:
-        """Model settings, by dotted key, that another head needs over those of the start that has these settings."""
-
-
-def family_of(name: object) -> FamilySettings:
-    """The settings of a family by name."""
-    if name is None:
-        raise ValueError(f"model.family is missing; {one_of(name, list(FAMILIES))}")
-    if not isinstance(name, str) or name not in FAMILIES:
-        raise ValueError(f"model.family is {format_value(name)}; {one_of(name, list(FAMILIES))}")
-    return cast(FamilySettings, load_module(FAMILIES[name]))
+def _types_of(info: ValidationInfo) -> Mapping[str, type[Base]]:
+    """The types of the sections, for the task and the family of the run that is validated."""
+    return section_types(info.data["task"], getattr(info.data.get("model"), "family", None))
 
 
 @dataclass(frozen=True)
@@ -187,6 +171,17 @@ def load_config(values: Settings, where: str = "run.json") -> Run:
                 "file with `regard --plugin FILE`"
             )
     return _merge_layers([(where, values)], fresh=False).run
+
+
+def without_foreign(settings: Settings) -> JsonObject:
+    """The settings, by dotted key, without those that their task, family or slots lack: they never had an effect."""
+    try:
+        draft = _draft([("run.json", settings)])
+    except ValueError:  # a family or a task of a plugin that is missing
+        return dict(settings)
+    draft.add_layer("run.json", {key: value for key, value in settings.items() if key in draft.leaves})
+    draft.nested_values()
+    return {key: value for key, value in settings.items() if key in draft.values}
 
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached ends a training
@@ -277,14 +272,13 @@ def changed_keys(old: Run, new: Run) -> list[str]:
 
 def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None = None) -> ResolvedRun:
     """Merge layers, the lowest first. In a fresh run, `model.size` expands to the settings that it names."""
-    chosen = [value for _, values in layers for key, value in flatten(values) if key == "model.family"]
     try:
-        module = family_of(chosen[-1] if chosen else None)
+        draft = _draft(layers)
     except ValueError as error:
         return _report_without_family(layers, str(error))
-    draft = SettingsDraft(Run, {"model": module.Config} | _task_sections(layers))
-    starts = [value for _, values in layers for key, value in flatten(values) if key == "start"]
-    start = starts[-1] if fresh and starts else ""
+    chosen = _chosen(layers, "model.family")
+    module = family_of(chosen)
+    start = _chosen(layers, "start") if fresh else ""
     layers = _drop_other_families(layers)
     if fresh:
         _add_size(draft, module, settings_of(module.Config)["size"].default)
@@ -292,7 +286,7 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
     for where, values in layers:
         over_start = start and where == layers[-1][0]
         if over_start:
-            started = _add_start(draft, start, chosen[-1], values, read_start)
+            started = _add_start(draft, start, str(chosen), values, read_start)
         for key, value in flatten(values):
             if fresh and key == "model.size" and not over_start:
                 _add_size(draft, module, value)
@@ -343,12 +337,21 @@ def _drop_other_families(layers: list[Layer]) -> list[Layer]:
     return result
 
 
-def _task_sections(layers: list[Layer]) -> dict[str, type]:
-    """The types of sections that depend on the task; for an unknown task those of translate, to check other keys."""
-    chosen = [value for _, values in layers for key, value in flatten(values) if key == "task"]
-    is_known = chosen and isinstance(chosen[-1], str) and chosen[-1] in TASKS
-    sections = task_settings(chosen[-1] if is_known else "translate")
-    return {"data": sections.data, "decode": sections.decode, "eval": sections.eval}
+def _draft(layers: list[Layer]) -> SettingsDraft:
+    """A draft for the family and the task that the layers name. An unknown family raises ValueError."""
+    family = _chosen(layers, "model.family")
+    return SettingsDraft(Run, {"model": family_of(family).Config, **_task_sections(layers, str(family))})
+
+
+def _task_sections(layers: list[Layer], family: str | None = None) -> Mapping[str, type[Base]]:
+    """The types of sections that depend on the task and the family; those of translate if the task is unknown."""
+    task = _chosen(layers, "task")
+    return section_types(task if isinstance(task, str) and task in TASKS else "translate", family)
+
+
+def _chosen(layers: list[Layer], key: str) -> Any:
+    """The value of the highest layer that has the key; None: no layer has it."""
+    return next((v for _, values in reversed(layers) for name, v in reversed([*flatten(values)]) if name == key), None)
 
 
 def _add_size(draft: SettingsDraft, module: FamilySettings, size: object) -> None:
@@ -381,7 +384,8 @@ def _add_start(
             f"set model.family={other} if the task can use it"
         )
     dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts})
+    foreign = {key for key in settings if key.startswith("data.") and key not in draft.leaves}  # of the start's task
+    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts | foreign})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(
             f"start {start} for {task}", family_of(family).SPEC.start_settings(task_settings(task).head, settings)

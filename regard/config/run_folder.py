@@ -7,9 +7,10 @@ from pathlib import Path
 from .. import __version__
 from ..errors import UserError
 from ..files import Json, JsonMapping, JsonObject, read_json, write_json
+from .merge import flatten, nest
 from .renamed import RENAMED_RECIPES, renamed_settings
 
-FORMAT = 2  # format 1 had other names for some settings
+FORMAT = 3  # formats 1 and 2 had other names for some settings
 FILE = "run.json"
 
 
@@ -23,14 +24,14 @@ def read_run(folder: Path) -> JsonObject:
     about = read_json(folder / FILE)
     if "config" not in about:
         raise UserError(f"{folder / FILE} is not complete: it has no config; restore it, or train the run again")
-    if about.get("format") == 1:
-        about = _from_format_1(about)
+    if about.get("format") in (1, 2):
+        about = _from_former(about)
     if about.get("format") == FORMAT:
         if "processors" not in about:
             return about | {"processors": _former_processors(folder, about["config"])}
         return about | {"processors": check_entries(about["processors"], folder / FILE)}
     raise UserError(
-        f"{folder} has format {about.get('format')!r} and this version of regard reads 1 and {FORMAT}; "
+        f"{folder} has format {about.get('format')!r} and this version of regard reads 1 to {FORMAT}; "
         "use the version that wrote it"
     )
 
@@ -74,15 +75,20 @@ def _former_processors(folder: Path, config: JsonMapping) -> dict[str, dict[str,
     return {name: {"kind": "text", "file": f"{name}.tokenizer.json"} if separate else text for name in fields}
 
 
-def _from_format_1(about: JsonObject) -> JsonObject:
-    current = about | {"format": FORMAT}
+def _from_former(about: JsonObject) -> JsonObject:
+    """The content of a run.json of format 1 or 2 in the current format."""
+    from .run import without_foreign  # takes 30 ms, which current runs do not need here
+
+    former, current = int(about["format"]), about | {"format": FORMAT}
+    settings: JsonObject = {}
     if isinstance(about.get("config"), dict):
-        current["config"] = renamed_settings(about["config"])
+        settings = without_foreign(renamed_settings(dict(flatten(about["config"])), former))
+        current["config"] = nest(settings)
     if isinstance(about.get("origin"), dict):
         recipes = {f"recipe {old}": f"recipe {new}" for old, new in RENAMED_RECIPES.items()}
-        origin = renamed_settings(about["origin"], flat=True)
-        current["origin"] = {key: recipes.get(where, where) for key, where in origin.items()}
-    if isinstance(start := about.get("start"), dict):
+        origin = renamed_settings(about["origin"], former)
+        current["origin"] = {key: recipes.get(where, where) for key, where in origin.items() if key in settings}
+    if former == 1 and isinstance(start := about.get("start"), dict):
         current["start"] = {"notes" if key == "told" else key: value for key, value in start.items()}
     if (recipe := about.get("recipe")) in RENAMED_RECIPES:
         current["recipe"] = RENAMED_RECIPES[recipe]

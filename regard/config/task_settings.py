@@ -1,11 +1,13 @@
 """The settings of a task: the types of data.*, decode.* and eval.*, and its metrics."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from .data.base import Data
-from .registry import TASKS, load_module
+from .family import family_of
+from .registry import FAMILIES, TASKS, load_module
 from .train import Train
 from .types import Base
 
@@ -39,13 +41,14 @@ WER, CER = Metric("wer", False), Metric("cer", False)
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """The types of data.*, decode.* and eval.* of a task, and the metrics that train.metric may name."""
+    """The types of the sections that depend on the task, and the metrics that train.metric may name."""
 
     data: type[Data]
     decode: type[Base]
     metrics: tuple[Metric, ...]
     eval: type[Base] = Base  # no settings
     head: str = ""  # of models that have several
+    objective: type[Base] = Base  # of train.objective.*; no settings
 
     def metric(self, name: str) -> Metric:
         """The metric of this name."""
@@ -56,6 +59,13 @@ def task_settings(name: str) -> TaskSettings:
     """The settings of a task by name."""
     settings: TaskSettings = load_module(TASKS[name], "settings").SETTINGS
     return settings
+
+
+def section_types(task: str, family: str | None) -> Mapping[str, type[Base]]:
+    """The types of the sections that depend on the task. A family may have its own, in `ModelSpec.settings`."""
+    common = task_settings(task)
+    types = {"data": common.data, "decode": common.decode, "eval": common.eval, "train.objective": common.objective}
+    return {**types, **family_of(family).SPEC.settings.get(task, {})} if family in FAMILIES else types
 
 
 def metrics_of(task: str, train: Train) -> dict[str, Metric]:
@@ -70,8 +80,10 @@ class TextEval(Base):
 
     tokenize: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "spm", "flores101", "flores200"
-    ] = "auto"  # of BLEU, by sacrebleu
-    asian_support: Literal["auto", "on", "off"] = "auto"  # TER splits Chinese and Japanese into characters
+    ] = "auto"
+    # of BLEU, by sacrebleu; auto: by the script of the references
+    asian_support: Literal["auto", "on", "off"] = "auto"  # on: TER splits Chinese and Japanese into characters; auto:
+    # by the script of the references
 
 
 class SpeechEval(Base):

@@ -59,6 +59,8 @@ class ModelSpec:
     reading: Mapping[TensorKind, Mapping[str, Any]] = field(default_factory=dict)  # settings of a model that reads it
     image: Callable[[Any], Any] = whole_config  # where `image` and `patch` are among the settings of a model of pixels
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
+    # types of settings that replace those of a task, by task and section: data, decode, train.objective
+    settings: Mapping[str, Mapping[str, type[Base]]] = field(default_factory=dict)
 
 
 def is_within(tensor: str, modules: tuple[str, ...]) -> bool:

@@ -76,7 +76,7 @@ def check_error(capsys, *arguments: str, words: str) -> None:
 
 def test_the_run_folder_is_complete(run):
     about = json.loads((run / "run.json").read_text())
-    assert about["format"] == 2 and about["config"]["model"]["width"] == 64 and about["versions"]["torch"]
+    assert about["format"] == 3 and about["config"]["model"]["width"] == 64 and about["versions"]["torch"]
     assert about["weights"]["metric"] == "bleu"
     names = {path.name for path in run.iterdir()}
     assert {"model.safetensors", "tokenizer.json", "metrics.jsonl", "checkpoints"} <= names
@@ -442,7 +442,7 @@ def test_damaged_run_folders(run, capsys, tmp_path):
     check_error(capsys, "predict", copy, words="is not valid JSON")
     (copy / "run.json").write_text("{}")
     check_error(capsys, "predict", copy, words="run.json")
-    (copy / "run.json").write_text(text.replace('"format": 2', '"format": 99'))
+    (copy / "run.json").write_text(text.replace('"format": 3', '"format": 99'))
     check_error(capsys, "predict", copy, words="format 99")
     data = (fresh() / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(data[:-100])

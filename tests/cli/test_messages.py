@@ -55,7 +55,7 @@ def test_a_tuned_base_takes_no_adapter():
 
 @pytest.mark.parametrize("tune, words", [(Untuned(), "was started from"), (Lora(), "is tuned over")])
 def test_a_start_that_is_gone(tmp_path, tune, words):
-    (tmp_path / "run.json").write_text(json.dumps({"format": 2, "config": {}, "processors": {}}))
+    (tmp_path / "run.json").write_text(json.dumps({"format": 3, "config": {}, "processors": {}}))
     run = SimpleNamespace(start=str(tmp_path / "gone"), tune=tune)
     with pytest.raises(UserError, match=f"{words} {tmp_path}/gone, which does not exist; restore it"):
         base_folder(run, tmp_path)

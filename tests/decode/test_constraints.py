@@ -17,7 +17,7 @@ from test_decode import Chain, everything, run
 
 import regard
 from regard.cli import main
-from regard.config.run import family_of
+from regard.config.family import family_of
 from regard.decode import (
     Ensemble,
     Forbid,

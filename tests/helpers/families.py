@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.config.family import family_of
 from regard.config.registry import FAMILIES
-from regard.config.run import family_of
 from regard.families.spec import Output
 from regard.parts.inputs import Inputs, TensorKind
 from regard.testing import Subject, make_subject

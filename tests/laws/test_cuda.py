@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
-from regard.config.run import family_of
+from regard.config.family import family_of
 from regard.data.batch import Batch
 from regard.data.datasets.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, run_search

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from helpers.families import CASES, LOOSE, MEDIA_CASES, case_subject, modality_of, output_of
 
+from regard.config.family import family_of
 from regard.config.registry import FAMILIES
-from regard.config.run import family_of
 from regard.testing import LAWS, laws_of, outputs_of
 
 

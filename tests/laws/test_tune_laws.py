@@ -15,8 +15,8 @@ from torch import nn
 
 from regard.adapt import lora, tune
 from regard.adapt.prompt_tuning import prepend
+from regard.config.family import family_of
 from regard.config.registry import FAMILIES
-from regard.config.run import family_of
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.look import record_attention

@@ -177,7 +177,7 @@ def test_decode_settings_of_older_exports(run, tmp_path):
     path = out / "config.json"
     config = json.loads(path.read_text())
     entry = config["regard"]
-    assert entry.pop("format") == 2
+    assert entry.pop("format") == 3
     entry["decode"] |= {"stop": "first", "beam": 5}
     del entry["decode"]["early_stopping"]
     path.write_text(json.dumps(config))

@@ -129,7 +129,7 @@ def test_decode_settings_of_older_exports(run, tmp_path):
     path = out / "config.json"
     config = json.loads(path.read_text())
     decode, new = config["regard"]["decode"], {"early_stopping": "first", "stop": ["x", "yz"], "add_start": False}
-    assert config["regard"].pop("format") == 2 and set(new) < set(decode)
+    assert config["regard"].pop("format") == 3 and set(new) < set(decode)
     former = {"stop": "first", "until": ["x", "yz"], "begin": False}
     config["regard"]["decode"] = {key: value for key, value in decode.items() if key not in new} | former
     path.write_text(json.dumps(config))

@@ -17,7 +17,8 @@ from helpers.causal import loud as causal_loud
 from prototypes.checks import loud
 
 from regard.config.data.texts import TokenizerConfig
-from regard.config.run import family_of, resolve_run
+from regard.config.family import family_of
+from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS, find_exporter
 from regard.formats.huggingface import marian

@@ -9,7 +9,8 @@ import torch
 from helpers import marian, reads, small
 
 import regard
-from regard.config.run import family_of, resolve_run
+from regard.config.family import family_of
+from regard.config.run import resolve_run
 from regard.data.datasets.collate import collate_pairs
 from regard.decode.engine.passes import logits
 from regard.errors import UserError

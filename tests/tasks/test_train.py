@@ -144,7 +144,7 @@ def net(seed: int = 1, **settings: Any) -> Net:
 def folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "run.json").exists():
-        (path / "run.json").write_text('{"format": 2, "config": {}, "processors": {}}')
+        (path / "run.json").write_text('{"format": 3, "config": {}, "processors": {}}')
     return path
 
 
@@ -374,7 +374,7 @@ def test_training_learns_and_writes_the_run_folder(tmp_path: Path, monkeypatch: 
     assert seen == progress.read_records(tmp_path / "metrics.jsonl")
     weights = json.loads((tmp_path / "run.json").read_text())
     assert weights == {
-        "format": 2,
+        "format": 3,
         "config": {},
         "processors": {},
         "weights": {"step": 60, "metric": "loss", "value": outcome.best},

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode
+from ...config.merge import flatten, nest
 from ...config.renamed import renamed_settings
 from ...config.run import Run
 from ...config.run_folder import FORMAT
@@ -187,8 +188,9 @@ def regard_entry(config: JsonMapping) -> JsonObject:
     entry = config.get("regard")
     if not isinstance(entry, dict) or not isinstance(entry.get("decode"), dict):
         return {}
-    if entry.get("format", 1) == 1:  # exported before settings were renamed
-        return entry | {"decode": renamed_settings({"decode": entry["decode"]})["decode"]}
+    if (former := entry.get("format", 1)) in (1, 2):  # exported before settings were renamed
+        settings = {f"decode.{key}": value for key, value in flatten(entry["decode"])}
+        return {**entry, **nest(renamed_settings(settings, former))}
     return entry
 
 
