@@ -94,13 +94,17 @@ def _comments(recipe: str) -> dict[str, str]:
     packaged = recipe_names()
     recipes = [where.removeprefix("recipe ") for where, _ in reversed(layers(recipe))]
     merged: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for name in [*(name for name in recipes if name in packaged), *COMPLETE, *packaged]:
         text = resources.files("regard.recipes").joinpath(f"{name}.toml").read_text(encoding="utf-8")
         comments = dict(_read_comments(text))
-        if name not in COMPLETE:  # comments of other recipes explain their choice, not the key
-            comments = {key: text for key, text in comments.items() if not key.startswith(("train.", "tokenizer."))}
+        if name not in COMPLETE:  # comments of other recipes explain their choice, unless the key is only theirs
+            choices = {
+                key: text for key, text in comments.items() if key.startswith(("train.", "tokenizer."))
+            } | choices
+            comments = {key: text for key, text in comments.items() if key not in choices}
         merged = comments | merged
-    return merged
+    return choices | merged
 
 
 def _read_comments(text: str) -> Iterator[tuple[str, str]]:

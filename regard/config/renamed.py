@@ -25,7 +25,14 @@ RENAMED_VALUES = {"data.embedded": {"phrases": "language_id", "marks": "matching
 RENAMED_RECIPES = {"marks": "matching"}
 
 
-MOVED: dict[str, str] = {}  # dotted keys of format 2, which are still read wherever settings are given, and of format 3
+MOVED = {  # dotted keys of format 2, which are still read wherever settings are given, and of format 3
+    "data.links": "data.alignments",
+    **{
+        f"data.{name}": f"train.objective.{name}"
+        for name in ("teacher", "teacher_weight", "teacher_init", "glancing", "rdrop")
+    },
+    "train.smoothing": "train.objective.smoothing",
+}
 
 
 def renamed_key(key: str) -> str:

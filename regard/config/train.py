@@ -1,8 +1,9 @@
 """The settings of the training loop: limits, schedules, optimizers, precision, checkpoints."""
 
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from typing_extensions import TypeVar
 
 from .types import Base as Base
 from .types import Count as Count
@@ -81,7 +82,10 @@ class ObjectiveValues(NamedTuple):
     values: Any
 
 
-class Train(Base):
+L = TypeVar("L", bound=Base, default=Any, covariant=True)
+
+
+class Train(Base, Generic[L]):
     """Settings of the training loop."""
 
     steps: Count = 0  # steps, epochs, minutes: the first reached ends the training; one given replaces a recipe's
@@ -97,7 +101,6 @@ class Train(Base):
     accumulate: Positive = 1  # micro-batches per step
     precision: Literal["fp32", "bf16"] = "fp32"
     clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0: off
-    smoothing: Share = 0.1
     average: Count = 0  # average of the last checkpoints, tried at the end; 0: off
     ema: Share = 0.0  # decay of a moving average of the weights, which is evaluated and saved; 0: off
     compile: bool = False
@@ -111,7 +114,7 @@ class Train(Base):
     tensorboard: bool = True
     freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*
     rates: Strings = ()  # factors of the learning rate, such as encoder.*:0.1
-    objective: SerializeAsAny[Base] = Base()  # terms of the loss; the type depends on the task and the family
+    objective: SerializeAsAny[L] = Field(default_factory=dict, validate_default=True)  # terms of the loss
     own_loss: str = ""  # the name of the Python function that computes the loss; regard.train(loss=…) sets it
     own_metrics: Strings = ()  # names of metrics that Python functions compute; -name: lower is better
 

@@ -20,6 +20,7 @@ from regard.config import run as config
 from regard.config.data.texts import PairData as Data
 from regard.config.data.texts import TokenizerConfig
 from regard.config.decode import Seq2SeqDecode
+from regard.config.losses import SmoothedLoss
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
 from regard.config.renamed import RENAMED, renamed_key
@@ -43,7 +44,7 @@ def write(folder: Path, name: str, text: str) -> str:
 
 def test_defaults_are_the_published_ones():
     train = Train()
-    assert (train.lr, train.warmup, train.tokens, train.smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
+    assert (train.lr, train.warmup, train.tokens, SmoothedLoss().smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
     assert train.schedule == Noam()
     assert (train.optimizer.betas, train.optimizer.eps, train.optimizer.decay) == ((0.9, 0.98), 1e-9, 0.0)
     assert (AdamW().betas, AdamW().eps, AdamW().decay) == ((0.9, 0.999), 1e-8, 0.01)
@@ -217,7 +218,7 @@ def test_the_recipe_of_a_task_documents_its_keys(name):
     kinds = re.compile(
         r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)"
     )  # documented beside their kind
-    groups = ("model.", "data.") + (() if described.pop("base", "") else ("decode.",))
+    groups = ("model.", "data.", "train.objective.") + (() if described.pop("base", "") else ("decode.",))
     assert {key for key in actual if key.startswith(groups) and not kinds.search(key)} <= set(described)
     assert {key: actual[key] for key in described} == described
 
@@ -304,8 +305,8 @@ MESSAGES = {
     "negative steps": ("train.steps=-5", "train.steps is -5; expected at least 0"),
     "negative minutes": ("train.minutes=-1", "train.minutes is -1; expected at least 0"),
     "lr of zero": ("train.lr=0", "train.lr is 0; expected more than 0"),
-    "smoothing of one": ("train.smoothing=1", "train.smoothing is 1; expected less than 1"),
-    "negative smoothing": ("train.smoothing=-0.1", "train.smoothing is -0.1; expected at least 0"),
+    "smoothing of one": ("train.objective.smoothing=1", "train.objective.smoothing is 1; expected less than 1"),
+    "negative smoothing": ("train.objective.smoothing=-0.1", "train.objective.smoothing is -0.1; expected at least 0"),
     "a seed that torch cannot hold": (
         "train.seed=9223372036854775808",
         "train.seed is 9223372036854775808; expected less than",

@@ -191,7 +191,7 @@ class CaptionJob(TrainingJob):
 
     def __init__(self, predictor: CaptionPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.objective)
         max_tokens = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
         dataset = CaptionDataset(
             splits["train"], predictor.image, predictor.target, self.run.data, self.run.train, max_tokens

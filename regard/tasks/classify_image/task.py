@@ -204,7 +204,7 @@ class ClassifyImageJob(LabelJob):
 
     def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = ImageObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = ImageObjective(as_module(predictor.model), self.run.train.objective)
         self.static_shapes = True
         fields = Fields({IMAGE: predictor.image, LABEL: LabelProcessor(predictor.labels)})
         self.loader = Loader.of(MixedImages(splits["train"], fields, self.run.data, self.run.train))

@@ -244,7 +244,7 @@ class LanguageJob(TrainingJob):
     def __init__(self, predictor: LanguagePredictor, splits: dict[str, Corpus]) -> None:
         assert not isinstance(predictor.model, Ensemble)
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = LanguageObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = LanguageObjective(as_module(predictor.model), self.run.train.objective)
         has_memory = predictor.model.new_memory(1) is not None
         windows = (ContiguousSampler if has_memory else WindowSampler)(splits["train"], self.run.data, self.run.train)
         self.loader = Loader(windows, windows, self.run.data.workers)

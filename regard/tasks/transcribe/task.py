@@ -206,7 +206,7 @@ class TranscribeJob(TrainingJob):
     def __init__(self, predictor: TranscribePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
-        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
+        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.objective, predictor.target.pad)
         max_tokens = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
         dataset = SoundDataset(
             splits["train"], predictor.sound, predictor.transcriber.targets_to_learn(), predictor.target.pad, run.data,
