@@ -13,13 +13,13 @@ Weight = Annotated[float, Field(ge=0)]
 class SmoothedLoss(Base):
     """A cross-entropy."""
 
-    smoothing: Share = 0.1  # of labels
+    smoothing: Share = 0.1  # label smoothing
 
 
 class LabelLoss(SmoothedLoss):
     """The loss of classification."""
 
-    rdrop: Weight = 0.0  # of the R-Drop loss (2106.14448): two passes, symmetric KL divergence
+    rdrop: Weight = 0.0  # weight of the R-Drop loss (2106.14448): two passes per text, symmetric KL divergence
 
 
 class TaughtLoss(Base):
@@ -46,11 +46,12 @@ class TranslationLoss(TaughtLoss, SmoothedLoss):
 class FertilityLoss(TranslationLoss):
     """The loss of translation by copies of source tokens."""
 
-    teacher_weight: Share = 0.0  # of the teacher's fine-tuning losses; the paper's is 0.25
-    glancing: Share = 0.0  # target tokens shown in training, as a fraction of those that are wrong (2008.07905)
+    teacher_weight: Share = 0.0  # of the teacher's reverse KL divergence and policy gradient; 0.25 in the paper
+    glancing: Share = 0.0  # target tokens shown in training, as a fraction of those that are wrong (2008.07905);
+    # 0.5 is common
 
 
 class MaskPredictLoss(TranslationLoss):
     """The loss of masked target tokens."""
 
-    rdrop: Weight = 0.0  # of the R-Drop loss (2106.14448): two passes, symmetric KL divergence
+    rdrop: Weight = 0.0  # weight of the R-Drop loss (2106.14448): two passes per pair, symmetric KL divergence
