@@ -32,6 +32,7 @@ MOVED = {  # dotted keys of format 2, which are still read wherever settings are
         for name in ("teacher", "teacher_weight", "teacher_init", "glancing", "rdrop")
     },
     "train.smoothing": "train.objective.smoothing",
+    "model.ngrams": "data.ngrams",
 }
 
 

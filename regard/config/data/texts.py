@@ -35,10 +35,8 @@ class PairData(PackedData):
 class AlignedPairData(PairData):
     """Sentence pairs whose words may be aligned."""
 
-    alignments: str = (
-        ""  # word alignments of data.train (`regard align`), a file in Pharaoh format; empty: an IBM model
-    )
-    # aligns the tokens
+    alignments: str = ""  # word alignments of data.train (`regard align`), a file in Pharaoh format; empty: an IBM
+    # model aligns the tokens
 
     @property
     def alignment_file(self) -> str:
@@ -81,6 +79,16 @@ class SpanData(PackedData):
     examples: Positive = 20000  # training examples of the embedded data
 
 
+class NGrams(Base):
+    """Naive Bayes over n-grams of the texts, beside the encoder."""
+
+    order: Count = 0  # naive Bayes over n-grams of 1 to so many tokens beside the encoder; 0: none, as exports to
+    # Hugging Face need it. A start brings its own
+    buckets: Positive = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
+    words: bool = False  # words and pairs of words, too
+    characters: Count = 0  # n-grams of so many characters, too; 0: none
+
+
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
@@ -101,6 +109,7 @@ class LabelData(TableData):
     locales: Strings = ()  # of the embedded data: any of Babel's; empty: 28, many closely related
     examples: Positive = 20000  # training examples of the embedded data
     token_masking: Share = 0.0  # fraction of the tokens replaced by <mask> in training, drawn anew in every epoch
+    ngrams: NGrams = NGrams()
 
     @field_validator("class_weights")
     @classmethod
