@@ -90,9 +90,9 @@ def _build(run: Run) -> "nn.Module":
     return prune_heads(family(run.model.family).Model(run.model), run.pruned_heads)
 
 
-def show(recipe: str, overrides: Settings) -> str:
-    """All settings of a run with their origins, as TOML."""
-    return resolve(recipe, overrides).show()
+def show(recipe: str, overrides: Settings, all: bool = False) -> str:
+    """The settings of a run that differ from the defaults, or all of them, with their origins, as TOML."""
+    return resolve(recipe, overrides).show(all)
 
 
 def dry(recipe: str, overrides: Settings) -> str:

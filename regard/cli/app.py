@@ -60,7 +60,7 @@ from .transcript_files import parse_outputs, save_transcripts
 app = typer.Typer(
     name="regard",
     help="Train, evaluate, use and inspect Transformers.",
-    epilog="Settings are key=value; `regard train RECIPE --show` lists the keys, such as train.steps=300.",
+    epilog="Settings are key=value; `regard train RECIPE --show all` lists the keys, such as train.steps=300.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -104,7 +104,12 @@ def train(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to create; default: runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; RECIPE may be left out.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Only print all settings and their origins.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--show", help="Only print the settings that differ from the defaults, with their origins; --show all: all."
+        ),
+    ] = False,
     dry: Annotated[bool, typer.Option("--dry", help="Only read data.train, build the model and print sizes.")] = False,
     explain: Explain = None,
     as_json: AsJson = False,
@@ -114,6 +119,8 @@ def train(
     from ..runs import stages
 
     arguments = list(settings or [])
+    if everything := show and "all" in arguments:
+        arguments.remove("all")
     if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out
         arguments, recipe = [recipe, *arguments], None
     changes = parse_settings(arguments)
@@ -126,14 +133,14 @@ def train(
         if dry:
             raise UserError("--dry reads the data of one training and this recipe has several; use --show")
         if show:
-            print(stages.show_stages(recipe or "", changes, out))
+            print(stages.show_stages(recipe or "", changes, out, everything))
             return
         progress = not QUIET.get()
         exit_if_stopped(
             stages.run_stages(recipe, changes, out=out, resume=resume, report=print_fact, progress=progress)
         )
     elif show:
-        print(api.show(recipe or "", changes))
+        print(api.show(recipe or "", changes, everything))
     elif dry:
         print(api.dry(recipe or "", changes))
     elif out is None and recipe is None:
