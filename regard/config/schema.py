@@ -11,9 +11,6 @@ from .run import Run
 from .task_settings import metrics_of
 
 BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
-FROM_DATA = frozenset(  # keys that a task sets when it has read the data, unless they are given
-    f"model.{name}" for name in ("vocab", "target_vocab", "head", "labels", "next_sentence", "inputs", "bins")
-)
 Types = Mapping[str, type]  # of the sections that depend on other settings, by dotted key
 
 

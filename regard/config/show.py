@@ -8,10 +8,11 @@ from pydantic import ValidationError
 
 from .family import family_of
 from .merge import flatten, to_toml
-from .registry import FAMILIES
 from .run import Run
-from .schema import FROM_DATA
 
+FROM_DATA = frozenset(  # keys that a task sets when it has read the data, unless they are given
+    f"model.{name}" for name in ("vocab", "target_vocab", "head", "labels", "next_sentence", "inputs", "bins")
+)
 CHOOSING = ("task", "model.family", "model.size")  # settings on which the defaults of others depend
 FILES = ("data.train", "data.valid", "data.test")  # a recipe that has them must name files
 
@@ -39,13 +40,11 @@ def show_settings(run: Run, origin: Mapping[str, str], everything: bool = False)
 
 def _differing(run: Run, values: Mapping[str, Any], origin: Mapping[str, str]) -> set[str]:
     """The settings that a recipe, a size, `start` or the user chose, without those whose defaults a recipe repeats."""
-    family, size = run.model.family, getattr(run.model, "size", "")
-    of_size = dict(flatten({"model": family_of(family).SIZES.get(size, {})})) if family in FAMILIES else {}
+    family: str = run.model.family
+    of_size = dict(flatten({"model": family_of(family).SIZES.get(values.get("model.size", ""), {})}))
     defaults = _defaults(run.task, family)
-    repeated = {key for key in values if key not in of_size and defaults.get(key, ...) == values[key]}
-    repeated = {
-        key for key in repeated if origin[key].startswith("recipe") and key.count(".") < 2
-    }  # others are in slots
+    by_recipe = {key for key in values if origin[key].startswith("recipe") and key.count(".") < 2}  # not in slots
+    repeated = {key for key in by_recipe if key not in of_size and defaults.get(key, ...) == values[key]}
     return {key for key in values if origin[key] != "default"}.difference(repeated).union({*CHOOSING} & values.keys())
 
 
