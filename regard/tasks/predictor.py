@@ -19,7 +19,6 @@ from ..data.sources.data_files import evaluation_files
 from ..data.sources.media import RawValue
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES
-from ..decode import Ensemble
 from ..decode.engine.activity import Start
 from ..decode.engine.answer import Answer, Emit
 from ..decode.engine.engine import Engine
@@ -282,6 +281,11 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """The model as an nn.Module."""
         return as_module(self.model)
 
+    @property
+    def is_ensemble(self) -> bool:
+        """True if several models answer together."""
+        return False
+
 
 AnyPredictor: TypeAlias = Predictor[Any, Any, Any]
 
@@ -344,7 +348,7 @@ def states_of(predictor: AnyPredictor, x: object, layers: Layers) -> Tensor | li
     """The hidden states of one item, or of each of several."""
     single = predictor.is_item(x)
     items: Any = [x] if single else x
-    if isinstance(predictor.model, Ensemble):
+    if predictor.is_ensemble:
         raise UserError("an ensemble has the hidden states of several models; load one of them")
     inputs = [item.to(predictor.device) for item in predictor.state_inputs(items)]
     states = hidden_states(inputs, predictor.read_inputs, layers, predictor.run.decode.batch)

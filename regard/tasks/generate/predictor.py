@@ -36,6 +36,10 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         """The tokenizer of the text that it writes."""
         raise NotImplementedError
 
+    @property
+    def is_ensemble(self) -> bool:
+        return self.model.members[0] is not self.model
+
     @cached_property
     def context(self) -> int | None:
         """The most tokens that the model reads or writes, END included; None: any number."""
