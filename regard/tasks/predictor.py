@@ -72,6 +72,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     prints_records = False  # True: the command line prints a JSON record for every item, also without --json
     with_baselines = True  # an evaluation also reports baselines, if there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
+    is_ensemble = False  # True: several models answer together
     folder_of_run: Path | None = None  # the run folder that it was loaded from
     window = 1 << 16  # requests whose inputs are in memory at once
     _engine: Engine | None = None  # with the first request
@@ -280,11 +281,6 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def module(self) -> nn.Module:
         """The model as an nn.Module."""
         return as_module(self.model)
-
-    @property
-    def is_ensemble(self) -> bool:
-        """True if several models answer together."""
-        return False
 
 
 AnyPredictor: TypeAlias = Predictor[Any, Any, Any]

@@ -47,7 +47,7 @@ from ..base import (
     with_head,
     with_model_settings,
 )
-from ..generate.predictor import TextPredictor, joined_models
+from ..generate.predictor import TextPredictor, join_models
 from ..notices import require_finite
 from ..objectives import LanguageObjective
 from ..task import TEXT, Task
@@ -222,8 +222,9 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     def ensemble(predictors: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":
         """An ensemble of predictors by name. They must share the vocabulary; the settings of the first apply."""
         first = next(iter(predictors.values()))
-        model = joined_models({name: (each.module, {"": each.tokenizer}) for name, each in predictors.items()})
-        return LanguagePredictor(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
+        members = {name: (each.module, {"": each.tokenizer}) for name, each in predictors.items()}
+        like_first = (first.tokenizer, first.device, first.filters, first.folder)
+        return join_models(members, lambda model: LanguagePredictor(first.run, model, *like_first))
 
 
 def refuse_target(target: object) -> None:
