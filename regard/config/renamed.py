@@ -25,7 +25,9 @@ RENAMED_VALUES = {"data.embedded": {"phrases": "language_id", "marks": "matching
 RENAMED_RECIPES = {"marks": "matching"}
 
 
-MOVED: dict[str, str] = {}  # dotted keys of format 2, which are still read wherever settings are given, and of format 3
+MOVED = {  # dotted keys of format 2, which are still read wherever settings are given, and of format 3
+    "model.ngrams": "data.ngrams",
+}
 
 
 def renamed_key(key: str) -> str:

@@ -384,7 +384,8 @@ def _add_start(
             f"set model.family={other} if the task can use it"
         )
     dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts})
+    foreign = {key for key in settings if key.startswith("data.") and key not in draft.leaves}  # of the start's task
+    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts | foreign})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(
             f"start {start} for {task}", family_of(family).SPEC.start_settings(task_settings(task).head, settings)

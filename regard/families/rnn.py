@@ -79,7 +79,6 @@ def residual(c: Config) -> Residual:
 def initial(c: Config) -> dict[str, Rule]:
     """The initialization table."""
     return {
-        r"ngrams\.gain": ones,
         r".*norm\.weight": ones,
         r".*weight_ih_l0": glorot,
         r".*weight_hh_l0": orthogonal,

@@ -34,7 +34,7 @@ FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimize
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 SET_BY_TASK = tuple(
     f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins", "inputs")
-) + ("data.pairs", "data.problem_type", "model.ngrams.order")
+) + ("data.pairs", "data.problem_type", "data.ngrams.order")
 
 
 @dataclass(frozen=True)

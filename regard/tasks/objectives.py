@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
+from ..adapt.ngrams import NGramLabeler, ngrams_of
 from ..data.batch import Batch
 from ..data.datasets.collate import IGNORED
 from ..errors import UserError
 from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel, SpeechModel
-from ..parts import Cache, Encoded
+from ..parts import Cache, Encoded, Inputs
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..parts.parallel.ctc import ctc_loss
 from ..training.objective import LossSum, Objective, StepObjective
@@ -73,14 +74,17 @@ class LabelObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         targets, passes = batch["label"].values, 2 if self.rdrop else 1
-        labels = (
-            self.multi_hot(targets) if getattr(self.model, "ngrams", None) is not None and self.model.training else None
-        )
-        model = cast(LabelModel, self.model)
-        encoded = (model.encode(batch["text"]) for _ in range(passes))
-        logits = [model.label_logits(replace(states, own_labels=labels)) for states in encoded]
+        logits = [self.logits(batch["text"], targets) for _ in range(passes)]
         loss = torch.stack([self.loss(scores, targets) for scores in logits]).mean()
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
+
+    def logits(self, text: Inputs, targets: Tensor) -> Tensor:
+        """(batch, labels). In training, n-grams leave out the counts of the text itself."""
+        if ngrams_of(self.model) is not None and self.model.training:
+            counting = cast(NGramLabeler, self.model)
+            return counting.label_logits(counting.encode(text), self.multi_hot(targets))
+        model = cast(LabelModel, self.model)
+        return model.label_logits(model.encode(text))
 
     def multi_hot(self, targets: Tensor) -> Tensor:
         """(batch, labels) with 1 for each label of a text."""

@@ -258,7 +258,7 @@ def test_rdrop(run):
         **reads.TINY,
         "data.train": str(run.parent / "train.txt"),
         "model.dropout": 0.3,
-        "model.ngrams.order": 0,
+        "data.ngrams.order": 0,
     }
 
     def cross_entropy(logits):

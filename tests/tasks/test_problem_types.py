@@ -23,7 +23,7 @@ from regard.parts import Inputs
 from regard.parts.ngrams import NGramCounts
 from regard.processors.targets import NumberProcessor
 from regard.processors.text.tokenizers import train_tokenizer
-from regard.tasks.classify.ngram_start import spell_tokens
+from regard.tasks.classify.ngrams import spell_tokens
 from regard.tasks.objectives import LabelObjective, MultiLabelObjective
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five"]
@@ -58,7 +58,7 @@ DATA = {"pairs": PAIRS, "sets": SETS, "numbers": NUMBERS}
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for name, rows in DATA.items():
-        own = {"model.ngrams.order": 0} if name == "pairs" else {}
+        own = {"data.ngrams.order": 0} if name == "pairs" else {}
         run = tiny_run("classify", data={"train": rows, "valid": rows}, **TINY, **own)
         (folder / name).symlink_to(run)
     return folder
@@ -180,7 +180,7 @@ def test_numbers(runs):
 def test_exports_are_those_of_transformers(runs, tmp_path, name, kind):
     hf = pytest.importorskip("transformers")
     data = {"train": DATA[name]}
-    regard.train("classify", {**TINY, "model.ngrams.order": 0}, out=tmp_path / "run", data=data, progress=False)
+    regard.train("classify", {**TINY, "data.ngrams.order": 0}, out=tmp_path / "run", data=data, progress=False)
     regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "hf")
     model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
     assert model.config.problem_type == kind

@@ -72,6 +72,16 @@ class SpanData(PackedData):
     examples: Positive = 20000  # training examples of the embedded data
 
 
+class NGrams(Base):
+    """Naive Bayes over n-grams of the texts, beside the encoder."""
+
+    order: Count = 0  # naive Bayes over n-grams of 1 to so many tokens beside the encoder; 0: none, as exports to
+    # Hugging Face need it. A start brings its own
+    buckets: Positive = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
+    words: bool = False  # words and pairs of words, too
+    characters: Count = 0  # n-grams of so many characters, too; 0: none
+
+
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
@@ -94,6 +104,7 @@ class LabelData(TableData):
     token_masking: Share = 0.0  # fraction of the tokens replaced by <mask> in training, drawn anew in every epoch
     rdrop: Annotated[float, Field(ge=0)] = 0.0  # weight of the R-Drop loss (2106.14448): two passes per text, symmetric
     # KL divergence
+    ngrams: NGrams = NGrams()
 
     @field_validator("class_weights")
     @classmethod

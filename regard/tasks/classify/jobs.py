@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...adapt.ngrams import ngrams_of
 from ...config.run import Run, change_settings
 from ...data.datasets.rows import LabeledTextDataset
 from ...data.loading.loader import Loader
@@ -21,7 +22,7 @@ from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
 from .evaluation import validate_texts
-from .ngram_start import start_ngrams
+from .ngrams import add_ngrams, start_ngrams
 
 if TYPE_CHECKING:
     from .task import AnyLabelPredictor
@@ -34,6 +35,7 @@ OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
 class ClassifyJob(LabelJob):
     """Texts, or pairs of texts, with their targets."""
 
+    objective: LabelObjective
     splits: Mapping[str, Source]
 
     def __init__(
@@ -50,10 +52,8 @@ class ClassifyJob(LabelJob):
         self.splits, train = splits, splits["train"]
         labels = self._labels(run, processors)
         tokenizer = find_or_train_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
-        settings = {} if self.problem != "regression" else {"ngrams": {"order": 0}}
-        run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels), **settings)
-        self.run = run
-        self.predictor = predictor(run, build_model(run), tokenizer, labels, device)
+        self.run = run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels))
+        self.predictor = predictor(run, add_ngrams(build_model(run), run), tokenizer, labels, device)
         data, train_settings, model = run.data, run.train, self.predictor.model
         self.objective = self._objective(labels)
         target, types = self.predictor.problem.processor, getattr(run.model, "token_types", 2)
@@ -95,9 +95,8 @@ class ClassifyJob(LabelJob):
         if self.problem == "regression":
             train = self.splits["train"]
             model.classes.bias.fill_(sum(float(train.field(i, 1)) for i in range(len(train))) / len(train))
-        elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
-            assert isinstance(self.objective, LabelObjective)
-            start_ngrams(model, dataset, self.objective)
+        elif (ngrams := ngrams_of(model)) is not None and not ngrams.texts.is_meta:  # --dry has no weights
+            start_ngrams(ngrams, model.classes, dataset, self.objective)
 
     # --- what the loop calls -------------------------------------------------------------------------------------
 
