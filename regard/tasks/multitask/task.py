@@ -11,8 +11,8 @@ import torch
 from ...config.data.base import DataFiles
 from ...config.data.mixed import EMBEDDED
 from ...config.run import Run
+from ...data.datasets.fields import STRIDE
 from ...data.datasets.multitask import MultitaskDataset, MultitaskSampler
-from ...data.datasets.sounds import STRIDE
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.manifest import TEXT, open_manifests
