@@ -25,7 +25,6 @@ from .merge import (
     parse_value,
     plain_types,
     settings_of,
-    to_toml,
 )
 from .registry import FAMILIES, TASKS
 from .task_settings import metrics_of, section_types, task_settings
@@ -143,11 +142,14 @@ class ResolvedRun:
         values = {key: f"{value}  ({self.origin[key]})" for key, value in flatten(self.run.dump()) if value is not None}
         return html_table("ResolvedRun", values)
 
-    def show(self) -> str:
-        """TOML lines with the origin of each as a comment; as a file they are a recipe of the same run."""
-        lines = {key: f"{key} = {to_toml(value)}" for key, value in flatten(self.run.dump()) if value is not None}
-        widest = max(len(line) for line in lines.values() if len(line) < 60)
-        return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
+    def show(self, all: bool = False) -> str:
+        """TOML lines of the settings that differ from the defaults, with the origin of each as a comment; or of all.
+
+        As a file they are a recipe of the same run.
+        """
+        from .show import show_settings
+
+        return show_settings(self.run, self.origin, all)
 
 
 def resolve_run(recipe: str, overrides: Settings | None = None, read_start: ReadStart | None = None) -> ResolvedRun:

@@ -178,13 +178,15 @@ def sources_of(train: str | Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     return (sources,) if isinstance(sources, str) else tuple(sources)
 
 
-def show_stages(recipe: str, changes: Settings, out: Path) -> str:
-    """The settings of all stages, as TOML."""
+def show_stages(recipe: str, changes: Settings, out: Path, all: bool = False) -> str:
+    """The settings of all stages, as TOML: those that differ from the defaults, or all of them."""
     lines = []
     for planned in plan(recipe, changes, out):
         lines.append(f"# stage {planned.stage.name}")
         lines += (
-            [config.ResolvedRun(planned.run, _origins(planned.run)).show()] if planned.run else [f"# {planned.changes}"]
+            [config.ResolvedRun(planned.run, _origins(planned.run)).show(all)]
+            if planned.run
+            else [f"# {planned.changes}"]
         )
     return "\n".join(lines)
 
