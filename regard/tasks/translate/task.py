@@ -57,7 +57,7 @@ from ..base import (
 from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
 from ..generate.plans import Plan
-from ..generate.predictor import TextPredictor, joined_models
+from ..generate.predictor import TextPredictor, join_models
 from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqObjective
@@ -218,8 +218,8 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         members = {
             name: (each.module, {"source ": each.source, "target ": each.target}) for name, each in predictors.items()
         }
-        model = joined_models(members)
-        return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
+        like_first = (first.source, first.target, first.device, first.filters)
+        return join_models(members, lambda model: TranslatePredictor(first.run, model, *like_first))
 
 
 class TranslateJob(TrainingJob):
