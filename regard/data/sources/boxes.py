@@ -17,7 +17,7 @@ from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
 from ..source import Source
-from .images import SKIP_HINT, is_image_name
+from .images import IMAGE, is_image_name
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -101,7 +101,7 @@ class BoxSource(BoxData):
                 self.counts["unreadable"] += 1
                 self.problem = self.problem or problem
             else:
-                raise UserError(f"{problem}, {SKIP_HINT}")
+                raise UserError(f"{problem}, {IMAGE.skip_hint}")
         self.counts["examples"] = len(self.images)
         names = Counter(label for objects in self.objects for label in objects.trained.labels)
         ids = {label: number for label, number in (categories or {}).items() if label in names}
