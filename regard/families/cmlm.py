@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import model_validator
 from torch import Tensor, nn
 
+from ..config.losses import MaskPredictLoss
 from ..config.types import Positive
 from ..parts import Dropout, Encoded, Layer, Residual, Stack, slots
 from ..parts.init import initialize, normal
@@ -37,7 +38,9 @@ class Config(Seq2SeqConfig):
         return self
 
 
-SPEC = ModelSpec(TOKENS, frozenset({"mask_predict"}), ("mask-predict",))
+SPEC = ModelSpec(
+    TOKENS, frozenset({"mask_predict"}), ("mask-predict",), settings={"translate": {"train.objective": MaskPredictLoss}}
+)
 
 
 class Model(EncoderDecoder):

@@ -12,6 +12,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.data.texts import AlignedPairData
+from ..config.losses import FertilityLoss
 from ..config.types import Positive
 from ..parts import (
     Attention,
@@ -65,7 +67,12 @@ class Config(CopyConfig):
     max_length: Positive = 256  # tokens of a target, without END, if fertilities is false
 
 
-SPEC = ModelSpec(TOKENS, frozenset({"fertility"}), ("argmax", "average", "npd"))
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"fertility"}),
+    ("argmax", "average", "npd"),
+    settings={"translate": {"data": AlignedPairData, "train.objective": FertilityLoss}},
+)
 
 
 class PositionalLayer(Layer):

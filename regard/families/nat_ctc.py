@@ -7,6 +7,7 @@ so that no length, no fertilities and no alignment are needed.
 
 from typing import Literal
 
+from ..config.losses import TaughtLoss
 from ..config.types import Positive
 from ..parts import slots
 from .nat import CopyConfig, CopyTransformer
@@ -26,7 +27,7 @@ class Config(CopyConfig):
     )
 
 
-SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), ("argmax",))
+SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), ("argmax",), settings={"translate": {"train.objective": TaughtLoss}})
 
 
 class Model(CopyTransformer):

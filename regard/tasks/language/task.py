@@ -245,7 +245,7 @@ class LanguageJob(TrainingJob):
     def __init__(self, predictor: LanguagePredictor, splits: dict[str, Corpus]) -> None:
         (model,) = predictor.members
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = LanguageObjective(as_module(model), self.run.train.smoothing)
+        self.objective = LanguageObjective(as_module(model), self.run.train.objective)
         has_memory = model.new_memory(1) is not None
         windows = (ContiguousSampler if has_memory else WindowSampler)(splits["train"], self.run.data, self.run.train)
         self.loader = Loader(windows, windows, self.run.data.workers)
