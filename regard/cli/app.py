@@ -12,9 +12,10 @@ from ..files import check_picture_path, json_line
 from ..progress import track
 from ..threads import limit_spinning
 from .arguments import QUIET, add_options, parse_settings, split_arguments
+from .completion import complete_recipe, complete_run, complete_setting
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
-from .info import complete_recipe, preview, print_explanation
+from .info import preview, print_explanation
 from .inputs import InputReader, check_files, chunks
 from .io import (
     check_predict_options,
@@ -154,7 +155,11 @@ def evaluate(
     run: RunFolder,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN|KEY=VALUE", help="More runs to compare with the first; settings for all."),
+        typer.Argument(
+            metavar="RUN|KEY=VALUE",
+            help="More runs to compare with the first; settings for all.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; default: data.test of the run.")
@@ -204,7 +209,11 @@ def predict(
     run: RunFolder,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), images, recordings; settings."),
+        typer.Argument(
+            metavar="FILE|KEY=VALUE",
+            help="Files of lines (default: stdin), images, recordings; settings.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     prompt: Prompt = None,
     details: Details = False,
@@ -261,6 +270,7 @@ def score(
             metavar="FILE|KEY=VALUE",
             help="SOURCE and TARGET (classifiers: labels); default: stdin with source, tab, target. Language models: "
             "files of lines. Settings.",
+            autocompletion=complete_setting,
         ),
     ] = None,
     details: Details = False,
@@ -297,7 +307,12 @@ def align(
         typer.Argument(metavar="FILE", help="SOURCE and TARGET; default: stdin with source, tab, target."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Use the attention of a translation run, not an IBM model.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Use the attention of a translation run, not an IBM model.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     symmetrize: Annotated[
         str, typer.Option(metavar="KIND", help="grow-diag-final-and, intersect, union, forward or reverse.")
@@ -334,7 +349,10 @@ for verb in (convert, prune, distill):
 
 
 @app.command()
-def info(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], as_json: AsJson = False) -> None:
+def info(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete_run)],
+    as_json: AsJson = False,
+) -> None:
     """Print what a run holds: task, family, parameters, data, metrics, versions and size on disk."""
     from .info import print_info
 

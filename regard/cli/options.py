@@ -5,14 +5,28 @@ from typing import Annotated
 
 import typer
 
+from .completion import complete_key, complete_run, complete_setting
+
 RunFolder = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.",
+        autocompletion=complete_run,
+    ),
 ]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings to change.", autocompletion=complete_setting),
+]
 Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
 TuneFolder = Annotated[
     list[str] | None,
-    typer.Option(metavar="DIR", help="A run or PEFT folder that was tuned over RUN, to use with it."),
+    typer.Option(
+        metavar="DIR",
+        help="A run or PEFT folder that was tuned over RUN, to use with it.",
+        autocompletion=complete_run,
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
 Mute = Annotated[
@@ -34,7 +48,11 @@ Show = Annotated[
 ]
 Explain = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Only explain a setting or a group, such as train.lr: meaning, range, default."),
+    typer.Option(
+        metavar="KEY",
+        help="Only explain a setting or a group, such as train.lr: meaning, range, default; all: every setting.",
+        autocompletion=complete_key,
+    ),
 ]
 Plugins = Annotated[
     list[str] | None,
