@@ -21,6 +21,7 @@ from regard.config.data.texts import PairData as Data
 from regard.config.data.texts import TagData, TokenizerConfig
 from regard.config.decode import Seq2SeqDecode
 from regard.config.family import family_of
+from regard.config.losses import SmoothedLoss
 from regard.config.meanings import meaning_of
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
@@ -46,7 +47,7 @@ def write(folder: Path, name: str, text: str) -> str:
 
 def test_defaults_are_the_published_ones():
     train = Train()
-    assert (train.lr, train.warmup, train.tokens, train.smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
+    assert (train.lr, train.warmup, train.tokens, SmoothedLoss().smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
     assert train.schedule == Noam()
     assert (train.optimizer.betas, train.optimizer.eps, train.optimizer.decay) == ((0.9, 0.98), 1e-9, 0.0)
     assert (AdamW().betas, AdamW().eps, AdamW().decay) == ((0.9, 0.999), 1e-8, 0.01)
@@ -320,8 +321,8 @@ MESSAGES = {
     "negative steps": ("train.steps=-5", "train.steps is -5; expected at least 0"),
     "negative minutes": ("train.minutes=-1", "train.minutes is -1; expected at least 0"),
     "lr of zero": ("train.lr=0", "train.lr is 0; expected more than 0"),
-    "smoothing of one": ("train.smoothing=1", "train.smoothing is 1; expected less than 1"),
-    "negative smoothing": ("train.smoothing=-0.1", "train.smoothing is -0.1; expected at least 0"),
+    "smoothing of one": ("train.objective.smoothing=1", "train.objective.smoothing is 1; expected less than 1"),
+    "negative smoothing": ("train.objective.smoothing=-0.1", "train.objective.smoothing is -0.1; expected at least 0"),
     "a seed that torch cannot hold": (
         "train.seed=9223372036854775808",
         "train.seed is 9223372036854775808; expected less than",

@@ -193,7 +193,7 @@ class CaptionJob(TrainingJob):
 
     def __init__(self, predictor: CaptionPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.objective)
         data, text = self.run.data, predictor.target
         target = TargetField(PlainTargets(text), text.pad, data.max_tokens, predictor.context, "caption")
         source = ImageField("source", predictor.image)

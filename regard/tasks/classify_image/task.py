@@ -203,7 +203,7 @@ class ClassifyImageJob(LabelJob):
 
     def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = ImageObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = ImageObjective(as_module(predictor.model), self.run.train.objective)
         self.static_shapes = True
         label = LabelProcessor(predictor.labels)
         self.loader = Loader.of(MixedImages(splits["train"], predictor.image, label, self.run.data, self.run.train))

@@ -235,7 +235,7 @@ class MultitaskJob(TrainingJob):
     def __init__(self, predictor: MultitaskPredictor, splits: dict[str, TaskMixture]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         run, tags, tokenizer, train = self.run, predictor.tags, predictor.target, splits["train"]
-        self.objective = Seq2SeqCtcObjective(as_module(predictor.model), run.train.smoothing, tokenizer.pad)
+        self.objective = Seq2SeqCtcObjective(as_module(predictor.model), run.train.objective, tokenizer.pad)
         targets = TaggedTargets(tokenizer, dict(zip(tags.tasks, tags.ids, strict=True)))
         members = {
             name: TRAINING[name].dataset(predictor.processors[name], train.of_modality(name), targets, run)

@@ -208,7 +208,7 @@ class TranscribeJob(TrainingJob):
     def __init__(self, predictor: TranscribePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
-        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
+        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.objective, predictor.target.pad)
         texts, data = predictor.transcriber.targets_to_learn(), run.data
         source = SoundField("source", predictor.sound, data.max_seconds, data.curriculum)
         pad, ctc = predictor.target.pad, bool(model.ctc_weight)
