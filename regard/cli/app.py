@@ -12,7 +12,7 @@ from ..files import check_picture_path, json_line
 from ..progress import track
 from ..threads import limit_spinning
 from .arguments import QUIET, add_options, parse_settings, split_arguments
-from .completion import complete_recipe, complete_run, complete_setting
+from .completion import complete_recipe, complete_run
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
 from .info import preview, print_explanation
@@ -36,11 +36,14 @@ from .options import (
     CocoFile,
     Details,
     Drawings,
+    Examples,
     Explain,
     Force,
+    Inputs,
     Labels,
     Language,
     Mute,
+    OtherRuns,
     Plugins,
     Prompt,
     Quiet,
@@ -153,14 +156,7 @@ def exit_if_stopped(signal: int) -> None:
 @app.command("eval")
 def evaluate(
     run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|KEY=VALUE",
-            help="More runs to compare with the first; settings for all.",
-            autocompletion=complete_setting,
-        ),
-    ] = None,
+    arguments: OtherRuns = None,
     data: Annotated[
         str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; default: data.test of the run.")
     ] = None,
@@ -207,14 +203,7 @@ def evaluate(
 @app.command()
 def predict(
     run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE|KEY=VALUE",
-            help="Files of lines (default: stdin), images, recordings; settings.",
-            autocompletion=complete_setting,
-        ),
-    ] = None,
+    arguments: Inputs = None,
     prompt: Prompt = None,
     details: Details = False,
     top: Top = None,
@@ -264,15 +253,7 @@ def predict(
 @app.command()
 def score(
     run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE|KEY=VALUE",
-            help="SOURCE and TARGET (classifiers: labels); default: stdin with source, tab, target. Language models: "
-            "files of lines. Settings.",
-            autocompletion=complete_setting,
-        ),
-    ] = None,
+    arguments: Examples = None,
     details: Details = False,
     tune: TuneFolder = None,
     force: Force = False,

@@ -19,6 +19,31 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Settings to change.", autocompletion=complete_setting),
 ]
+OtherRuns = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN|KEY=VALUE",
+        help="More runs to compare with the first; settings for all.",
+        autocompletion=complete_setting,
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|KEY=VALUE",
+        help="Files of lines (default: stdin), images, recordings; settings.",
+        autocompletion=complete_setting,
+    ),
+]
+Examples = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|KEY=VALUE",
+        help="SOURCE and TARGET (classifiers: labels); default: stdin with source, tab, target. Language models: "
+        "files of lines. Settings.",
+        autocompletion=complete_setting,
+    ),
+]
 Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
 TuneFolder = Annotated[
     list[str] | None,
