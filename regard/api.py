@@ -84,9 +84,9 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
     return build_without_data(resolve(path_name(recipe, "recipe"), changes).run)
 
 
-def show(recipe: str, overrides: Settings) -> str:
-    """All settings of a run with their origins, as TOML."""
-    return resolve(recipe, overrides).show()
+def show(recipe: str, overrides: Settings, all: bool = False) -> str:
+    """The settings of a run that differ from the defaults, or all of them, with their origins, as TOML."""
+    return resolve(recipe, overrides).show(all)
 
 
 def dry(recipe: str, overrides: Settings) -> str:

@@ -26,6 +26,12 @@ RENAMED_RECIPES = {"marks": "matching"}
 
 
 MOVED = {  # dotted keys of format 2, which are still read wherever settings are given, and of format 3
+    "data.links": "data.alignments",
+    **{
+        f"data.{name}": f"train.objective.{name}"
+        for name in ("teacher", "teacher_weight", "teacher_init", "glancing", "rdrop")
+    },
+    "train.smoothing": "train.objective.smoothing",
     "model.ngrams": "data.ngrams",
 }
 

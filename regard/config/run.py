@@ -1,7 +1,7 @@
 """Runs: merge recipes, sizes, `start` and overrides into one validated, frozen `Run`; report all errors at once."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -25,9 +25,9 @@ from .merge import (
     parse_value,
     plain_types,
     settings_of,
-    to_toml,
 )
 from .registry import FAMILIES, TASKS
+from .renamed import moved_key
 from .task_settings import metrics_of, section_types, task_settings
 from .train import ObjectiveValues, Train
 from .tuning import Tune, Untuned
@@ -49,7 +49,7 @@ class Run(Base):
     # them
     data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
-    train: Train = Train()
+    train: Train = Field(default_factory=dict, validate_default=True)
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps; auto: the first CUDA device, or the CPU
@@ -75,10 +75,12 @@ class Run(Base):
     @field_validator("train", mode="before")
     @classmethod
     def _type_of_objective(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, Mapping) or "task" not in info.data or isinstance(value.get("objective"), Base):
+        if not isinstance(value, Mapping | Base) or "task" not in info.data:
             return value
-        values = ObjectiveValues(_types_of(info)["train.objective"], value.get("objective", {}))
-        return {**value, "objective": values}
+        settings = dict(value)
+        objective = settings.get("objective", {})
+        values = dict(objective) if isinstance(objective, Base) else objective
+        return {**settings, "objective": ObjectiveValues(_types_of(info)["train.objective"], values)}
 
     @model_validator(mode="after")
     def _check_metric(self) -> "Run":
@@ -143,11 +145,14 @@ class ResolvedRun:
         values = {key: f"{value}  ({self.origin[key]})" for key, value in flatten(self.run.dump()) if value is not None}
         return html_table("ResolvedRun", values)
 
-    def show(self) -> str:
-        """TOML lines with the origin of each as a comment; as a file they are a recipe of the same run."""
-        lines = {key: f"{key} = {to_toml(value)}" for key, value in flatten(self.run.dump()) if value is not None}
-        widest = max(len(line) for line in lines.values() if len(line) < 60)
-        return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
+    def show(self, all: bool = False) -> str:
+        """TOML lines of the settings that differ from the defaults, with the origin of each as a comment; or of all.
+
+        As a file they are a recipe of the same run.
+        """
+        from .show import show_settings
+
+        return show_settings(self.run, self.origin, all)
 
 
 def resolve_run(recipe: str, overrides: Settings | None = None, read_start: ReadStart | None = None) -> ResolvedRun:
@@ -326,15 +331,30 @@ def _check_train_data(draft: SettingsDraft) -> None:
 
 
 def _drop_other_families(layers: list[Layer]) -> list[Layer]:
-    """Remove the model settings of layers below a change of the family, as a new kind does in a slot."""
+    """Remove what layers below a change of the family set for the former one, as a new kind does in a slot."""
     result: list[Layer] = []
-    family = None
+    family, task = None, _known_task(layers)
     for where, values in layers:
         layer_family = dict(flatten(values)).get("model.family", family)
-        if layer_family != family:
-            result = [(w, {key: value for key, value in flatten(v) if not key.startswith("model.")}) for w, v in result]
+        if result and layer_family != family:
+            lost = ["model", *_lost_settings(task, family, layer_family)]
+            result = [(below, dict(_without_groups(settings, lost))) for below, settings in result]
         result, family = [*result, (where, values)], layer_family
     return result
+
+
+def _lost_settings(task: str, former: str | None, family: str | None) -> Iterator[str]:
+    """The dotted keys that the task has with the former family but not with this one."""
+    types = section_types(task, family)
+    for section, type_before in section_types(task, former).items():
+        yield from (f"{section}.{name}" for name in settings_of(type_before).keys() - settings_of(types[section]))
+
+
+def _without_groups(settings: Settings, groups: list[str]) -> Iterator[tuple[str, Any]]:
+    """The settings that are in none of these groups."""
+    for key, value in flatten(settings):
+        if not any(f"{moved_key(key)}.".startswith(f"{group}.") for group in groups):
+            yield key, value
 
 
 def _draft(layers: list[Layer]) -> SettingsDraft:
@@ -344,9 +364,14 @@ def _draft(layers: list[Layer]) -> SettingsDraft:
 
 
 def _task_sections(layers: list[Layer], family: str | None = None) -> Mapping[str, type[Base]]:
-    """The types of sections that depend on the task and the family; those of translate if the task is unknown."""
+    """The types of sections that depend on the task and the family."""
+    return section_types(_known_task(layers), family)
+
+
+def _known_task(layers: list[Layer]) -> str:
+    """The task of the layers; translate if it is unknown, which validation reports."""
     task = _chosen(layers, "task")
-    return section_types(task if isinstance(task, str) and task in TASKS else "translate", family)
+    return task if isinstance(task, str) and task in TASKS else "translate"
 
 
 def _chosen(layers: list[Layer], key: str) -> Any:

@@ -4,13 +4,14 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from ..errors import UserError
 
 Item = TypeVar("Item", covariant=True)
+Example: TypeAlias = tuple[Any, ...]  # its fields, such as a source and a target
 
 
 class LazySequence(Sequence[Item]):
@@ -29,7 +30,7 @@ class LazySequence(Sequence[Item]):
         return self.item(range(len(self))[index])
 
 
-class Source(LazySequence[tuple[Any, ...]]):
+class Source(LazySequence[Example]):
     """Raw examples. An example is a tuple of fields, such as a source text and a target text.
 
     `counts` has the number of examples, and of lines that were skipped or repaired.
@@ -111,14 +112,14 @@ class FieldTexts(LazySequence[str]):
 class InMemorySource(Source):
     """Examples held in memory."""
 
-    def __init__(self, name: str, examples: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, name: str, examples: Sequence[Example]) -> None:
         self.name, self.examples = name, examples
         self.counts = {"examples": len(examples)}
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Example:
         return self.examples[index]
 
     def location(self, index: int) -> str:

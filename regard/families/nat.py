@@ -12,6 +12,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.data.texts import AlignedPairData
+from ..config.losses import FertilityLoss
 from ..config.types import Base, Count, Positive, Share
 from ..parts import (
     Attention,
@@ -83,7 +85,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
     "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
 }
-SPEC = ModelSpec(TOKENS, frozenset({"fertility"}), ("argmax", "average", "npd"))
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"fertility"}),
+    ("argmax", "average", "npd"),
+    settings={"translate": {"data": AlignedPairData, "train.objective": FertilityLoss}},
+)
 
 
 class PositionalLayer(Layer):

@@ -16,6 +16,7 @@ import regard
 from regard import UserError
 from regard.cli.app import main
 from regard.config.data.texts import TokenizerConfig
+from regard.config.losses import LabelLoss
 from regard.data.datasets.rows import encode_rows, pad_texts
 from regard.messages.labels import MultiLabelRequest
 from regard.metrics.bag_of_words import BagOfWords, Tfidf, fit_linear
@@ -365,11 +366,11 @@ def test_weights_are_those_of_torch():
 
     logits, targets = torch.randn(8, 3), torch.randint(3, (8,))
     weights = [0.5, 2.0, 1.0]
-    own = LabelObjective(Fixed(), 0.1, weights=weights)
+    own = LabelObjective(Fixed(), LabelLoss(smoothing=0.1), weights)
     wanted = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
     assert torch.allclose(own.loss(logits, targets), (torch.tensor(weights)[targets] * wanted).sum())
     several = (torch.rand(8, 3) > 0.5).float()
-    found = MultiLabelObjective(Fixed(), 0.0, weights=weights).loss(logits, several) / 8
+    found = MultiLabelObjective(Fixed(), LabelLoss(smoothing=0.0), weights).loss(logits, several) / 8
     assert torch.allclose(found, torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weights))(logits, several))
 
 
@@ -420,7 +421,7 @@ def mistakes() -> list[tuple[str, list, dict, str]]:
         ("list", [*labeled, ("a b", "[x")], {"data.problem_type": "multi_label"}, "no list of labels under 'label' but \"[x\", which is no list in JSON"),
         ("none", [(text, "") for text in texts], {"data.problem_type": "multi_label"}, "has a label; choose the column that holds the labels"),
         ("one text", labeled, {"data.pairs": "yes"}, "2 columns, expected at least 3 (data.columns)"),
-        ("rdrop", SETS, {"data.rdrop": 1}, "data.rdrop=1 compares the probabilities of one label"),
+        ("rdrop", SETS, {"train.objective.rdrop": 1}, "train.objective.rdrop=1 compares the probabilities of one label"),
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ...processors.sound.read import RawSound
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
-from ..source import Source
+from ..source import Example, Source
 from ..tables.columns import ColumnRule, MediaValue
 from ..tables.open import SUFFIXES, open_table
 from ..tables.records import Table, TableSource
@@ -171,7 +171,7 @@ class JoinedSource(Source):
         number = bisect.bisect_right(self.ends, index)
         return self.parts[number], index - self.ends[number] + len(self.parts[number])
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Example:
         part, inner = self._find(index)
         return part.item(inner)
 

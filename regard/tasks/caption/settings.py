@@ -4,6 +4,7 @@ from pydantic import model_validator
 
 from ...config.data.images import CaptionData
 from ...config.decode import Seq2SeqDecode
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import BLEU, CHRF, CIDER, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
 
@@ -25,4 +26,6 @@ class CaptionDecode(Seq2SeqDecode):
         return self
 
 
-SETTINGS = TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval)
+SETTINGS = TaskSettings(
+    CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval, objective=SmoothedLoss
+)

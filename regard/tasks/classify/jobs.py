@@ -77,16 +77,16 @@ class ClassifyJob(LabelJob):
         return change_settings(run, {"train": {"metric": metrics[1]}}, only=("train",))
 
     def _objective(self, labels: LabelSet) -> LabelObjective:
-        data, train = self.run.data, self.run.train
-        if data.rdrop and self.problem != "single_label":
+        data, settings = self.run.data, self.run.train.objective
+        if settings.rdrop and self.problem != "single_label":
             raise UserError(
-                f"data.rdrop={data.rdrop:g} compares the probabilities of one label, and data.problem_type is "
-                f"{self.problem}; set data.rdrop=0"
+                f"train.objective.rdrop={settings.rdrop:g} compares the probabilities of one label, and "
+                f"data.problem_type is {self.problem}; set train.objective.rdrop=0"
             )
         weights = class_weights(
             data.class_weights, data.weight_table(), labels, self.problem, len(self.splits["train"])
         )
-        return OBJECTIVES[self.problem](as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
+        return OBJECTIVES[self.problem](as_module(self.predictor.model), settings, weights)
 
     @torch.no_grad()
     def _set_first_weights(self, dataset: LabeledTextDataset) -> None:

@@ -6,6 +6,7 @@ from pydantic import field_validator
 
 from ...config.data.texts import TextData
 from ...config.decode import DecodeBase
+from ...config.losses import SmoothedLoss
 from ...config.merge import Settings
 from ...config.task_settings import BITS_PER_BYTE, LOSS, PERPLEXITY, WORD_PERPLEXITY, TaskSettings
 from ...config.types import Count, Positive, Strings
@@ -34,4 +35,6 @@ class LanguageDecode(DecodeBase):
         return value
 
 
-SETTINGS = TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY))
+SETTINGS = TaskSettings(
+    TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY), objective=SmoothedLoss
+)

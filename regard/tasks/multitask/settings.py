@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from ...config.data.mixed import MultitaskData
 from ...config.decode import Seq2SeqDecode
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import EXACT, LOSS, PERPLEXITY, SpeechEval, TaskSettings, TextEval
 
 
@@ -27,4 +28,6 @@ class MultitaskEval(TextEval, SpeechEval):
     """Metrics of texts, and of transcripts."""
 
 
-SETTINGS = TaskSettings(MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval)
+SETTINGS = TaskSettings(
+    MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval, objective=SmoothedLoss
+)

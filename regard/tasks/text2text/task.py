@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from ...config.data.base import DataFiles
+from ...config.losses import TaughtLoss
 from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.mixture import Mixture, open_mixture
@@ -73,7 +74,7 @@ def _format(name: str, value: float | str) -> str:
 
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
     """Open the data, train a tokenizer that is not kept, and build the model."""
-    return translate.prepare(run, processors, device, folder, Text2TextPredictor)
+    return translate.prepare_pairs(run, processors, device, Text2TextPredictor, TaughtLoss())
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from ...config.data.sound import Fraction, SoundData
 from ...config.decode import Seq2SeqDecode
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, SpeechEval, TaskSettings
 from ...config.types import Positive
 
@@ -48,4 +49,6 @@ class TranscribeDecode(Seq2SeqDecode):
         return self
 
 
-SETTINGS = TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval)
+SETTINGS = TaskSettings(
+    SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval, objective=SmoothedLoss
+)

@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from ...config.data.texts import PairData
 from ...config.decode import Seq2SeqDecode
+from ...config.losses import TranslationLoss
 from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
 
@@ -32,4 +33,6 @@ class TranslateDecode(Seq2SeqDecode):
 PARALLEL_KINDS = ("argmax", "average", "npd", "mask-predict")  # of families that write all tokens at once
 
 
-SETTINGS = TaskSettings(PairData, TranslateDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval)
+SETTINGS = TaskSettings(
+    PairData, TranslateDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval, objective=TranslationLoss
+)
