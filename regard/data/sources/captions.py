@@ -5,6 +5,7 @@ Every image is checked when the data are opened, as for the other tasks that rea
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +14,20 @@ from typing import NamedTuple
 import numpy as np
 
 from ...config.data.base import TableData
+from ...config.data.images import NamedImages
 from ...processors.image.read import RawImage
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, open_tree
 from ..source import Source, Subset
-from ..tables.cells import MediaValue, text_value
-from ..tables.columns import Role
+from ..tables.cells import MediaValue, label_value, text_value
+from ..tables.columns import LABEL_NAMES, TEXT_NAMES, Role
 from ..tables.open import is_json_array
 from ..tables.records import TableSource
 from .annotations import coco_captions
-from .beside import TextPairing
 from .boxes import ImageFiles, StoredImage
-from .images import IMAGE
-from .media import RECORD, MediaSource
+from .images import IMAGE, LABELED_IMAGES, LabeledImages
+from .media import RECORD, MediaSource, is_table, is_tree
+from .pairings import TextPairing
 from .pairs import split_references
 
 CAPTION_NAMES = ("text", "sentence", "sentences", "description", "raw", "answer")
@@ -89,17 +91,7 @@ class Captions(TextPairing[TableData]):
                     yield CaptionRecord(stored.name, stored, caption, place)
 
 
-CAPTIONS = Captions(IMAGE)
-
-
-def captioned_images(files: Sequence[Sequence[str]], data: TableData) -> Source:
-    """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
-    return CAPTIONS.open(files, data)
-
-
-def open_captioned(name: str, data: TableData) -> Iterator[tuple[str, RawImage]]:
-    """The images in a file, a folder, an archive or a table of paths, each with its name."""
-    return CAPTIONS.items(name, data)
+CAPTIONED_IMAGES = Captions(IMAGE)
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -251,3 +243,41 @@ class CaptionPairs(Subset):
 
     def fingerprint(self) -> str:
         return self.examples.fingerprint()
+
+
+# --- images with texts of any kind -----------------------------------------------------------------------------------
+
+
+def named_text(cell: object, names: Sequence[str] = ()) -> str:
+    """A text on one line; with data.names, a number is the index of one."""
+    return " ".join(label_value(cell, names).split())
+
+
+TEXTS = ("text", "caption", "captions", "title", "alt", "alt_text", "description", *TEXT_NAMES)
+
+
+class ImageTexts(LabeledImages):
+    """Pairs of an image and its text, which is a caption or the name of a class."""
+
+    several = (
+        "images and texts are {} places here, separated by commas; give a table with the columns path and text, a "
+        "folder with one folder for each class, images and a table of captions, or two IDX files"
+    )
+
+    def open(self, files: Sequence[Sequence[str]], data: NamedImages) -> Source:
+        folders = [is_tree(name) for group in files for name in group]
+        captioned = len(files) == 2 and any(folders)
+        if captioned or len(files) == 1 and all(folders) and all(_has_captions(name) for name in files[0]):
+            return CaptionPairs(CAPTIONED_IMAGES.open(files, data))
+        if len(files) == 1 and not all(is_table(name, data) and not is_tree(name) for name in files[0]):
+            return LABELED_IMAGES.open(files, data)
+        return super().open(files, data)
+
+
+def _has_captions(name: str) -> bool:
+    """True if a folder or archive has a text file beside an image."""
+    names = open_tree(Path(name).expanduser()).names
+    return any(f"{os.path.splitext(path)[0]}.txt" in {*names} for path in names[:1000] if IMAGE.is_name(path))
+
+
+IMAGE_TEXTS = ImageTexts(IMAGE, Role("text", "text", (TEXTS, ("label",), LABEL_NAMES), named_text))

@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -21,8 +21,8 @@ from ..files.open import matching_files, open_decompressed
 from ..source import InMemorySource, Source
 from ..tables.cells import text_value
 from ..tables.columns import MediaValue, Role
-from .class_folders import LabeledMedia, read_label
 from .media import Medium, array_digest, file_cell
+from .pairings import LabeledMedia, read_label
 
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
 OTHER = {".heic", ".heif", ".svg", ".psd", ".eps"}  # images that are refused, not ignored as other files are
@@ -62,26 +62,14 @@ class LabeledImages(LabeledMedia[NamedImages]):
     def label_names(self, data: NamedImages) -> Sequence[str]:
         return data.names
 
+    def open(self, files: Sequence[Sequence[str]], data: NamedImages) -> Source:
+        if len(files) == 2 and not any(Path(name).is_dir() for group in files for name in group):
+            return idx_examples(files[0], files[1], data)
+        return super().open(files, data)
+
 
 IMAGE = ImageMedium()
 LABELED_IMAGES = LabeledImages(IMAGE)
-
-
-def labeled_images(files: Sequence[Sequence[str]], data: NamedImages) -> Source:
-    """The examples in these files, each an image and its label."""
-    if len(files) == 2 and not any(Path(name).is_dir() for group in files for name in group):
-        return idx_examples(files[0], files[1], data)
-    return LABELED_IMAGES.open(files, data)
-
-
-def open_images(name: str, data: NamedImages) -> Iterator[tuple[str, RawImage]]:
-    """The images in a file, a folder, an archive or a table of paths, each with its name."""
-    return LABELED_IMAGES.items(name, data)
-
-
-def is_image_name(name: str) -> bool:
-    """True if the suffix is that of an image."""
-    return IMAGE.is_name(name)
 
 
 class InMemoryImages(InMemorySource):

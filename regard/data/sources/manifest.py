@@ -82,7 +82,8 @@ class ManifestSource(MediaSource):
                 yield self._inspect(row, line, data)
 
         usable = self.select(inspected(), data.invalid, SKIP_HINT, data.max_seconds)
-        self.rows, self.tags = self.rows[usable], [tags[number] for number in usable.tolist()]
+        self.rows = self.rows[usable]
+        self.tags: list[SourceTag] = [tags[number] for number in usable.tolist()]
 
     def line(self, row: int) -> Line:
         raise NotImplementedError

@@ -32,7 +32,7 @@ from ..tables.records import Table, TableSource
 RawValue: TypeAlias = RawImage | RawSound  # of any modality; a text is a str
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 D = TypeVar("D", bound=Data, contravariant=True)  # data.* that say which media are usable
-T = TypeVar("T", bound=TableData)
+T = TypeVar("T", bound=TableData, contravariant=True)
 
 
 class Medium(ABC, Generic[D]):

@@ -4,7 +4,7 @@ Opening the data checks the header of every recording, which also gives its leng
 every recording and leaves out those that fail.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,8 +18,8 @@ from ..files.trees import FileTree
 from ..source import Source
 from ..tables.cells import text_value
 from ..tables.columns import MediaValue, Role
-from .beside import TextPairing, blank_records
 from .media import MediaTable, MediaTree, Medium, array_digest, file_cell
+from .pairings import TextPairing, blank_records
 
 PATH_NAMES = ("audio_filepath", "audio_path", "audio_file", "wav", "wav_path", "file_path", "filepath")
 FILE_NAMES = ("file", "file_name", "filename", "sound", "recording")
@@ -107,19 +107,4 @@ class Transcripts(TextPairing[RecordingTable]):
 
 
 SOUND = SoundMedium()
-TRANSCRIPTS = Transcripts(SOUND)
-
-
-def transcribed_sounds(files: Sequence[Sequence[str]], data: RecordingTable) -> Source:
-    """The examples in these files, each a recording and its transcript."""
-    return TRANSCRIPTS.open(files, data)
-
-
-def open_sounds(name: str, data: RecordingTable) -> Iterator[tuple[str, RawSound]]:
-    """The recordings in a file, a folder, an archive or a table of paths, each with its name."""
-    return TRANSCRIPTS.items(name, data)
-
-
-def is_sound_name(name: str) -> bool:
-    """True if the suffix is that of a recording."""
-    return SOUND.is_name(name)
+TRANSCRIBED_SOUNDS = Transcripts(SOUND)

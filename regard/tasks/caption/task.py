@@ -14,7 +14,7 @@ from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import PlainTargets, TargetField
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.captions import CaptionPairs, captioned_images, open_captioned
+from ...data.sources.captions import CAPTIONED_IMAGES, CaptionPairs
 from ...data.sources.pairs import split_references
 from ...decode import Filter, Suppress
 from ...decode.engine.answer import Emit
@@ -100,7 +100,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return is_image(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        return open_captioned(name, self.run.data)
+        return CAPTIONED_IMAGES.items(name, self.run.data)
 
     def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[CaptionRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per image."""
@@ -250,6 +250,6 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes. Training reads every caption of an image."""
     data = run.data
     embedded = lambda: make_captions(data.examples, data.shapes)[split]  # noqa: E731
-    read = lambda files: captioned_images(files, data)  # noqa: E731
+    read = lambda files: CAPTIONED_IMAGES.open(files, data)  # noqa: E731
     examples = open_split(run, split, files, read, embedded, "images/,captions.tsv")
     return CaptionPairs(examples) if split == "train" else examples

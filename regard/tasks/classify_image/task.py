@@ -17,7 +17,7 @@ from ...config.types import Base
 from ...data.datasets.mixed_images import MixedImages
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.images import labeled_images, open_images
+from ...data.sources.images import LABELED_IMAGES
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Head, Read
 from ...device import resolve_device
@@ -124,7 +124,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         """The images in a file, a folder, an archive or a table of paths."""
-        return open_images(name, self.run.data)
+        return LABELED_IMAGES.items(name, self.run.data)
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
@@ -303,4 +303,4 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are digits."""
     data = run.data
     embedded = lambda: make_digits(data.examples)[split]  # noqa: E731
-    return open_split(run, split, files, lambda files: labeled_images(files, data), embedded, "test/")
+    return open_split(run, split, files, lambda files: LABELED_IMAGES.open(files, data), embedded, "test/")

@@ -11,11 +11,10 @@ from ...data.datasets.contrastive import RowField
 from ...data.datasets.fields import STRIDE, AnyField, ImageField, SoundField
 from ...data.files.in_memory import type_name
 from ...data.source import Source
-from ...data.sources.image_texts import image_texts
-from ...data.sources.images import is_image_name, open_images
-from ...data.sources.media import RawValue
+from ...data.sources.captions import IMAGE_TEXTS
+from ...data.sources.media import Pairing, RawValue
 from ...data.sources.pairs import open_pairs
-from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
+from ...data.sources.sounds import TRANSCRIBED_SOUNDS
 from ...errors import UserError
 from ...messages.media import Image, Item, Sound
 from ...modalities.image import ImageModality
@@ -79,13 +78,26 @@ class PairSource(ABC):
         raise NotImplementedError
 
 
-class ImagePairs(PairSource):
-    """Images with captions; the embedded ones are scenes of colored shapes."""
+class MediaPairs(PairSource):
+    """Media with texts."""
 
-    noun, field, example = "image", "image", "test.tsv"
+    pairing: ClassVar[Pairing[ContrastiveData]]
 
     def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
-        return image_texts(files, data)
+        return self.pairing.open(files, data)
+
+    def is_name(self, name: str) -> bool:
+        return self.pairing.medium.is_name(name)
+
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
+        return self.pairing.items(name, data)
+
+
+class ImagePairs(MediaPairs):
+    """Images with captions; the embedded ones are scenes of colored shapes."""
+
+    pairing = IMAGE_TEXTS
+    noun, field, example = "image", "image", "test.tsv"
 
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_captions(data.examples, settings=scene_settings(data))[split]
@@ -105,20 +117,12 @@ class ImagePairs(PairSource):
     def item(self, raw: RawValue) -> Item:
         return Item(image=Image(raw))
 
-    def is_name(self, name: str) -> bool:
-        return is_image_name(name)
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
-        return open_images(name, data)
-
-
-class SoundPairs(PairSource):
+class SoundPairs(MediaPairs):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
+    pairing = TRANSCRIBED_SOUNDS
     noun, field, example = "recording", "sound", "test.tsv"
-
-    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
-        return transcribed_sounds(files, data)
 
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_morse(data.examples)[split]
@@ -141,12 +145,6 @@ class SoundPairs(PairSource):
     def model_settings(self, processor: Processor | None) -> dict[str, object]:
         assert isinstance(processor, SoundFrames)
         return {"bins": processor.bins}
-
-    def is_name(self, name: str) -> bool:
-        return is_sound_name(name)
-
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
-        return open_sounds(name, data)
 
 
 class TextPairs(PairSource):

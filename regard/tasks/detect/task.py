@@ -15,7 +15,7 @@ from ...data.datasets.boxes import BoxDataset, ObjectsField
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
-from ...data.sources.images import open_images
+from ...data.sources.images import LABELED_IMAGES
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Head, ModelCall, Program, Read
 from ...device import resolve_device
@@ -141,7 +141,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         """The images in a file, a folder, an archive or a table of paths."""
-        return open_images(name, ImageData(invalid=self.run.data.invalid))
+        return LABELED_IMAGES.items(name, ImageData(invalid=self.run.data.invalid))
 
     def format_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         """The path and its objects, as JSON."""

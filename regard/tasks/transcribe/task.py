@@ -17,7 +17,7 @@ from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.sounds import open_sounds, transcribed_sounds
+from ...data.sources.sounds import TRANSCRIBED_SOUNDS
 from ...decode import Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import ModelContext
@@ -123,7 +123,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
         """The recordings in a file, a folder, an archive or a table of paths."""
-        return open_sounds(name, self.run.data)
+        return TRANSCRIBED_SOUNDS.items(name, self.run.data)
 
     # --- known texts -------------------------------------------------------------------------------------------
 
@@ -301,4 +301,4 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are Morse code."""
     data = run.data
     embedded = lambda: make_morse(data.examples)[split]  # noqa: E731
-    return open_split(run, split, files, lambda files: transcribed_sounds(files, data), embedded, "test.tsv")
+    return open_split(run, split, files, lambda files: TRANSCRIBED_SOUNDS.open(files, data), embedded, "test.tsv")
