@@ -54,9 +54,14 @@ class StackBuilder(Generic[C]):
         decoder: Callable[[C, bool], Stack],
         table: dict[str, Rule],
         scale: float = 1.0,
+        carry_state: bool = False,
     ) -> None:
-        """`decoder` takes whether it attends to a source; `scale` multiplies the embeddings."""
-        self.encoder, self.decoder, self.table, self.scale = encoder, decoder, table, scale
+        """`decoder` takes whether it attends to a source; `scale` multiplies the embeddings.
+
+        With `carry_state` a language model continues from one window of a text to the next.
+        """
+        self.encoder, self.decoder, self.table = encoder, decoder, table
+        self.scale, self.carry_state = scale, carry_state
 
     def __call__(self, c: C) -> "GenericModel":
         build: Callable[[C, StackBuilder[C]], GenericModel] = HEADS[c.head]
@@ -91,7 +96,7 @@ class CausalLM(LanguageModel):
 
     def __init__(self, c: C, build: StackBuilder[C]) -> None:
         super().__init__()
-        self.scale, self.carry_state = build.scale, getattr(c, "carry_state", False)
+        self.scale, self.carry_state = build.scale, build.carry_state
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.stack = build.decoder(c, False)
         self.head = nn.Linear(c.width, c.vocab, bias=False)

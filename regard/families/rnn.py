@@ -91,4 +91,4 @@ def initial(c: Config) -> dict[str, Rule]:
 
 def Model(c: Config) -> generic.GenericModel:
     """The model for the head of the task."""
-    return generic.StackBuilder(encoder, decoder, initial(c))(c)
+    return generic.StackBuilder(encoder, decoder, initial(c), carry_state=c.carry_state)(c)

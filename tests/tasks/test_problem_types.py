@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,29 @@ def test_the_bag_of_words_is_that_of_scikit_learn(tmp_path):
     baseline = next(BagOfWords.fits(texts, [each.split()[0] for each in texts], "single_label", (10.0,)))
     baseline.save(tmp_path / "b")
     assert BagOfWords.load(tmp_path / "b").predict(texts) == baseline.predict(texts)
+    everywhere = next(BagOfWords.fits(texts, [["one", *each.split()[:1]] for each in texts], "multi_label", (10.0,)))
+    assert all("one" in labels for labels in everywhere.predict(texts))
+    for words in (texts[:6], ["a", "b", "c", "d", "e", "f"]):  # the latter are no words
+        (one,) = BagOfWords.fits(words, "xxxxxx", "single_label", (1.0,))  # of the first texts of sorted data
+        (several,) = BagOfWords.fits(words, "xyxzxx", "single_label", (1.0,))
+        assert one.predict(["a", words[0]]) == ["x", "x"] == several.predict(["a", "b"])
+
+
+def test_without_scikit_learn_only_the_baseline_is_missing(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    settings = {**TINY, "train.steps": 2}
+    regard.train("classify", settings, out=tmp_path / "without", data={"train": SETS, "valid": SETS}, progress=False)
+    notes = (tmp_path / "without" / "metrics.jsonl").read_text()
+    assert "no bag of words beside the scores: scikit-learn, which fits it, is not installed; pip install" in notes
+    assert "bag_of_words" in regard.load(runs / "sets", device="cpu").evaluate(SETS)  # a stored one needs no fit
+    monkeypatch.undo()
+    regard.train("classify", settings, out=tmp_path / "with", data={"train": SETS, "valid": SETS}, progress=False)
+    assert "no bag of words" not in (tmp_path / "with" / "metrics.jsonl").read_text()
+    assert (tmp_path / "with" / "baseline.safetensors").exists() > (
+        tmp_path / "without" / "baseline.safetensors"
+    ).exists()
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
+    assert weights[0] == weights[1]
 
 
 def test_metrics_of_several_labels_equal_scikit_learn():

@@ -17,7 +17,7 @@ from ...families.protocols import as_module
 from ...metrics.bag_of_words import ProblemType
 from ...processors.labels import LabelSet, collect_label_sets, collect_labels
 from ..base import Processors, TrainingJob, build_model
-from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
+from ..label.baselines import FILE, NOT_FITTED, StoredBaseline, can_fit, fit_bag_of_words
 from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
@@ -121,7 +121,7 @@ class ClassifyJob(LabelJob):
     def write_files(self, folder: Path) -> None:
         """Fit the bag of words that evaluations compare with."""
         self.predictor.folder = folder
-        if self.run.eval.baseline and not (folder / FILE).exists():
+        if self.run.eval.baseline and can_fit() and not (folder / FILE).exists():
             fit_bag_of_words(self.problem, self.splits["train"], self.splits.get("valid")).save(folder / FILE)
 
     def describe_data(self) -> list[str]:
@@ -131,6 +131,7 @@ class ClassifyJob(LabelJob):
             f"data.{key}={value}" for key, value in settings.items() if value not in ("auto", "no", "single_label")
         ]
         facts = [f"train: {', '.join(changed)}; train.metric={self.run.train.metric}"] if changed else []
+        facts += [NOT_FITTED] if self.run.eval.baseline and not can_fit() else []
         return facts + (TrainingJob.describe_data(self) if self.problem == "regression" else super().describe_data())
 
 

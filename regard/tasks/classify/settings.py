@@ -13,7 +13,7 @@ from ...config.types import Base, Share
 class ClassifyEval(Base):
     """Evaluation of classification."""
 
-    baseline: bool = True  # a bag of words, fitted to data.train and scored beside the model
+    baseline: bool = True  # a bag of words, which scikit-learn fits to data.train, scored beside the model
 
 
 class ClassifyDecode(EncoderDecode):

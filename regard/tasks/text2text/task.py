@@ -39,8 +39,8 @@ class Text2TextPredictor(TranslatePredictor):
         """The result of translation, with the metrics of each task in addition."""
         examples = self.data_split(self.run, "test", files)
         metrics, translations, references = evaluate_translations(self, examples)
-        if isinstance(examples, Mixture) and len(examples.datasets) > 1:
-            bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
+        if isinstance(examples, Mixture) and len(examples.parts) > 1:
+            bounds = zip(examples.prefixes, examples.bounds, examples.bounds[1:], strict=False)
             common = metrics["bleu_signature"]
             rows = {name: task_metrics(self.run, translations[a:b], references[a:b], common) for name, a, b in bounds}
             metrics["tasks"] = MetricsByTask(rows)
