@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
 from ...data.datasets.fields import ImageField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import PlainTargets, TargetField
@@ -57,6 +56,7 @@ from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
 from ..objectives import Seq2SeqObjective
 from ..task import Task, spec_of
+from .settings import CaptionRun
 
 TASK = Task("caption", frozenset({"pixels"}), "target")
 IMAGE, TEXT = "image", "text"  # the fields of an example
@@ -66,12 +66,13 @@ CAPTION_METRICS = ("bleu", "chrf", "exact")  # beside CIDEr-D
 class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
     """A caption for every image: a path, bytes, a Pillow image, an array or a tensor."""
 
+    run: CaptionRun
     request_type, result_type = CaptionRequest, TextResult
     window = 256  # images in memory
 
     def __init__(
         self,
-        run: Run,
+        run: CaptionRun,
         model: Seq2SeqModel,
         image: ImageProcessor,
         target: Tokenizer,
@@ -187,6 +188,7 @@ def caption_metrics(
 class CaptionJob(TrainingJob):
     """Images with a caption each; for validation, images with all their captions."""
 
+    run: CaptionRun
     predictor: CaptionPredictor
     splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split
@@ -220,7 +222,7 @@ class CaptionJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
+def prepare(run: CaptionRun, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
     """Open the data and train the tokenizer, if it is not kept; writes no file."""
     splits = open_splits(run, data_split)
     target, image = find_tokenizer(processors, TEXT), processors.get(IMAGE)
@@ -232,7 +234,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return CaptionJob(CaptionPredictor(run, build_model(run), image, target, device), splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
+def restore(run: CaptionRun, folder: Path, device: torch.device) -> CaptionPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     image, target = processors.get(IMAGE), require_tokenizer(processors, TEXT)
@@ -241,12 +243,12 @@ def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
     return CaptionPredictor(run, build_model(run), image, target, device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: CaptionRun) -> CaptionRun:
     """The run with the sizes of a model without data."""
     return with_inputs(with_model_settings(run, vocab=max_vocab(run)), TASK.reads)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: CaptionRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes. Training reads every caption of an image."""
     data = run.data
     embedded = lambda: make_captions(data.examples, data.shapes)[split]  # noqa: E731

@@ -6,7 +6,6 @@ from os import PathLike
 from typing import ClassVar, TypeAlias
 
 from ...config.data.mixed import ContrastiveData
-from ...config.run import Run
 from ...data.datasets.contrastive import RowField
 from ...data.datasets.fields import STRIDE, AnyField, ImageField, SoundField
 from ...data.files.in_memory import type_name
@@ -29,6 +28,7 @@ from ...synthetic.morse import make_morse
 from ..base import Processors
 from ..classify_image.task import image_processor
 from ..transcribe.processors import new_frames, with_augmentation
+from .settings import ContrastiveRun
 
 TEXT = "text"  # the field of texts
 MediaModality: TypeAlias = ImageModality | SoundModality
@@ -50,7 +50,7 @@ class PairSource(ABC):
         """A split of the embedded data."""
 
     @abstractmethod
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> Processor | None:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> Processor | None:
         """The processor of items: that of the start, or a new one; None for texts."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class ImagePairs(MediaPairs):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_captions(data.examples, settings=scene_settings(data))[split]
 
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> ImageProcessor:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> ImageProcessor:
         image = processors.get(self.field)
         return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
 
@@ -127,7 +127,7 @@ class SoundPairs(MediaPairs):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_morse(data.examples)[split]
 
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> SoundFrames:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> SoundFrames:
         sound = processors.get(self.field)
         return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
 
@@ -158,7 +158,7 @@ class TextPairs(PairSource):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_dates(data.locales, data.examples, seed=1)[split]
 
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> None:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> None:
         return None
 
     def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
