@@ -16,7 +16,7 @@ from ...config.run import Run
 from ...data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler
 from ...data.loading.loader import Loader
 from ...data.sources.documents import Documents, open_documents
-from ...data.tables.columns import PROMPT, ColumnRule
+from ...data.tables.columns import PROMPT
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import ModelCall, Read
@@ -50,6 +50,7 @@ from ..base import (
 from ..generate.predictor import TextPredictor, join_models
 from ..notices import require_finite
 from ..objectives import LanguageObjective
+from ..reading import ItemReader
 from ..task import TEXT, Task
 from ..texts import as_text, as_texts
 from .generation import PromptWriter, refuse_long
@@ -66,7 +67,6 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     Batch-invariant: a result never depends on the rest of its batch.
     """
 
-    field, output = "prompt", "text"  # of a JSON record
     request_type, result_type = LanguageRequest, LanguageResult
 
     def __init__(
@@ -144,11 +144,14 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
             prompt = [self.start_token, *prompt]
         return await self.writer.write(prompt, plan, request, emit)
 
-    def input_rule(self) -> ColumnRule:
-        """A column `prompt`, else the one that training reads."""
+    @property
+    def item_reader(self) -> ItemReader:
+        """Prompts: a column `prompt`, else the one that training reads."""
+        reader = super().item_reader
         trained = tuple(name.lower() for name in self.run.data.columns)
         role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
-        return replace(self.column_rule(), roles=(role,), columns=())
+        prompts = replace(reader.rule, roles=(role,), columns=())
+        return replace(reader, item_rule=prompts, record_field="prompt", result_field="text")
 
     # --- known texts -------------------------------------------------------------------------------------------
 

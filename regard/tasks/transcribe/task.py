@@ -1,8 +1,8 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ from ..base import (
 )
 from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
@@ -121,9 +122,9 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def is_item(self, x: object) -> bool:
         return is_sound(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
-        """The recordings in a file, a folder, an archive or a table of paths."""
-        return open_sounds(name, self.run.data)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(partial(open_sounds, data=self.run.data)))
 
     # --- known texts -------------------------------------------------------------------------------------------
 
