@@ -16,7 +16,7 @@ from .lines import decode_lines, open_lines
 from .records import Record, parse_records, parse_rows, plain_record
 
 if TYPE_CHECKING:
-    from ..config.run import Run
+    from ..config.run import AnyRun
     from ..data.tables.columns import ColumnRule
     from ..data.tables.records import Table
     from ..tasks.predictor import AnyPredictor
@@ -75,7 +75,8 @@ class InputReader:
 
     def __init__(self, predictor: "AnyPredictor", changes: dict[str, str], all_fields: bool = False) -> None:
         """`all_fields` keeps all fields of every record."""
-        self.run, self.reader, self.changes, self.all_fields = predictor.run, predictor.item_reader, changes, all_fields
+        self.run: AnyRun = predictor.run
+        self.reader, self.changes, self.all_fields = predictor.item_reader, changes, all_fields
         self.invalid = changes.get("data.invalid", "refuse")
         self.folders: list[tempfile.TemporaryDirectory[str]] = []  # they live as long as this object
 
@@ -261,7 +262,7 @@ def read_record(predictor: "AnyPredictor", changes: dict[str, str], name: str, n
     raise UserError(f"--record is {number}, and {name} has {count} records; give a number from 1 to {count}")
 
 
-def trained_on_table(run: "Run", reader: "ItemReader") -> bool:
+def trained_on_table(run: "AnyRun", reader: "ItemReader") -> bool:
     """True if the training data of the run are a table."""
     from ..data.files.in_memory import IN_MEMORY
     from ..data.tables.open import file_format

@@ -1,10 +1,13 @@
 """The settings of captions."""
 
+from typing import Any, TypeAlias
+
 from pydantic import model_validator
 
 from ...config.data.images import CaptionData
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.task_settings import BLEU, CHRF, CIDER, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
 
@@ -29,3 +32,5 @@ class CaptionDecode(Seq2SeqDecode):
 SETTINGS = TaskSettings(
     CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval, objective=SmoothedLoss
 )
+
+CaptionRun: TypeAlias = Run[CaptionData, CaptionDecode, Any, SmoothedLoss]

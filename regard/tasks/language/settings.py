@@ -1,6 +1,6 @@
 """The settings of language modeling."""
 
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import field_validator
 
@@ -8,6 +8,7 @@ from ...config.data.texts import TextData
 from ...config.decode import DecodeBase
 from ...config.losses import SmoothedLoss
 from ...config.merge import Settings
+from ...config.run import Run
 from ...config.task_settings import BITS_PER_BYTE, LOSS, PERPLEXITY, WORD_PERPLEXITY, TaskSettings
 from ...config.types import Count, Positive, Strings
 
@@ -38,3 +39,5 @@ class LanguageDecode(DecodeBase):
 SETTINGS = TaskSettings(
     TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY), objective=SmoothedLoss
 )
+
+LanguageRun: TypeAlias = Run[TextData, LanguageDecode, Any, SmoothedLoss]

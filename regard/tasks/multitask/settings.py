@@ -1,12 +1,13 @@
 """The settings of one model of texts, images and sound."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import model_validator
 
 from ...config.data.mixed import MultitaskData
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.task_settings import EXACT, LOSS, PERPLEXITY, SpeechEval, TaskSettings, TextEval
 
 
@@ -31,3 +32,5 @@ class MultitaskEval(TextEval, SpeechEval):
 SETTINGS = TaskSettings(
     MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval, objective=SmoothedLoss
 )
+
+MultitaskRun: TypeAlias = Run[MultitaskData, Any, Any, SmoothedLoss]

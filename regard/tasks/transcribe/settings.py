@@ -1,12 +1,13 @@
 """The settings of transcription."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
 from ...config.data.sound import Fraction, SoundData
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, SpeechEval, TaskSettings
 from ...config.types import Positive
 
@@ -52,3 +53,5 @@ class TranscribeDecode(Seq2SeqDecode):
 SETTINGS = TaskSettings(
     SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval, objective=SmoothedLoss
 )
+
+TranscribeRun: TypeAlias = Run[SoundData, Any, Any, SmoothedLoss]

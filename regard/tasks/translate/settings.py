@@ -1,12 +1,14 @@
 """The settings of translation."""
 
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import model_validator
 
+from ...config.data.base import PackedData
 from ...config.data.texts import PairData
 from ...config.decode import Seq2SeqDecode
-from ...config.losses import TranslationLoss
+from ...config.losses import TaughtLoss, TranslationLoss
+from ...config.run import Run
 from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
 
@@ -36,3 +38,7 @@ PARALLEL_KINDS = ("argmax", "average", "npd", "mask-predict")  # of families tha
 SETTINGS = TaskSettings(
     PairData, TranslateDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval, objective=TranslationLoss
 )
+
+TranslateRun: TypeAlias = Run[PairData, Any, Any, TaughtLoss]
+PairRun: TypeAlias = Run[PackedData, Any, Any, Any]
+"""A run of any task that writes texts from texts."""
