@@ -152,14 +152,17 @@ class SettingsDraft:
 
     def _expand(self, values: Settings) -> Iterator[tuple[str, Any]]:
         for key, value in flatten(values):
-            if key not in self.leaves and key not in self.groups:
-                key = moved if (moved := moved_key(key)) in self.leaves or moved in self.groups else key
+            key = self.current_key(key)
             if isinstance(value, str) and key not in self.groups:
                 value = parse_value(value, self.leaves.get(key, str))
             elif isinstance(value, str):
                 table = from_toml(value) if value.startswith("{") else None
                 value = table if isinstance(table, dict) else with_kind(value, self.groups[key])
             yield from flatten({key: value})
+
+    def current_key(self, key: str) -> str:
+        """The key under which these settings have a key of an older format."""
+        return moved_key(key, self.leaves, self.groups)
 
     def _problem(self, key: str, value: Any) -> str | None:
         if key in self.groups and (inside := [name for name in self.leaves if name.startswith(f"{key}.")]):
@@ -173,7 +176,7 @@ class SettingsDraft:
 
     def _hint(self, key: str) -> str:
         keys = [*self.leaves, *self.groups]
-        if (new := renamed_key(key)) != key and new in keys:
+        if (new := moved_key(renamed_key(key), keys)) != key and new in keys:
             return f"it is now called {new}"
         near = [name for name in keys if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, keys, n=1) or difflib.get_close_matches(key, near, n=1, cutoff=0.0)
@@ -182,11 +185,14 @@ class SettingsDraft:
     def _kind(self, slot: str) -> Any:
         return self.values.get(f"{slot}.kind", getattr(self.groups[slot].default, "kind", None))
 
+    def kinds(self, slot: str) -> dict[str | None, dict[str, Setting]]:
+        """The settings of each kind that a slot may have."""
+        return {kind_of(group): settings_of(group) for group in groups_in(self.groups[slot].annotation)}
+
     def nested_values(self) -> Settings:
         """The nested values, without settings of another kind of their slot, which are reported as errors."""
-        for slot, setting in self.groups.items():
-            kinds = {kind_of(group): settings_of(group) for group in groups_in(setting.annotation)}
-            kind = self._kind(slot)
+        for slot in self.groups:
+            kinds, kind = self.kinds(slot), self._kind(slot)
             for key in [key for key in self.values if key.startswith(f"{slot}.") and len(kinds) > 1 and kind in kinds]:
                 if key[len(slot) + 1 :].partition(".")[0] not in kinds[kind]:
                     others = ", ".join(name for name in kinds[kind] if name != "kind") or "no settings"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.decode import MaskPredictDecode
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
@@ -56,7 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
     "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
 }
-SPEC = ModelSpec(TOKENS, frozenset({"mask_predict"}), ("mask-predict",))
+SPEC = ModelSpec(TOKENS, frozenset({"mask_predict"}), settings={"translate": {"decode": MaskPredictDecode}})
 
 
 class Model(nn.Module):

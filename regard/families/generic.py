@@ -12,14 +12,13 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack, slots
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
-from .spec import SEQ2SEQ, TOKENS, ModelSpec
+from .spec import TOKENS, ModelSpec
 
 Head = Literal["target", "next", "class", "tag"]
 
 SPEC = ModelSpec(
     TOKENS,
     frozenset({"target", "next", "label", "tags"}),
-    SEQ2SEQ.strategies,
     head_modules=("classes", "ngrams"),
     label_modules=("classes", "ngrams"),
 )

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.decode import FertilityDecode
 from ..config.types import Base, Count, Positive, Share
 from ..parts import (
     Attention,
@@ -82,7 +83,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
     "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
 }
-SPEC = ModelSpec(TOKENS, frozenset({"fertility"}), ("argmax", "average", "npd"))
+SPEC = ModelSpec(TOKENS, frozenset({"fertility"}), settings={"translate": {"decode": FertilityDecode}})
 
 
 class PositionalLayer(Layer):

@@ -7,6 +7,7 @@ so that no length, no fertilities and no alignment are needed.
 
 from typing import Any, Literal
 
+from ..config.decode import CtcDecode
 from ..config.types import Positive
 from ..parts import slots
 from .nat import SIZES as NAT_SIZES
@@ -25,7 +26,7 @@ class Config(CopyConfig):
 
 
 SIZES: dict[str, dict[str, Any]] = NAT_SIZES
-SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), ("argmax",))
+SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), settings={"translate": {"decode": CtcDecode}})
 
 
 class Model(CopyTransformer):

@@ -90,6 +90,12 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def output_tokenizer(self) -> Tokenizer:
         return self.target
 
+    @property
+    def longest_segment(self) -> float:
+        """The longest segment of a transcript, in seconds."""
+        seconds: float = self.run.decode.max_segment_seconds or self.run.data.max_seconds
+        return seconds
+
     @cached_property
     def transcriber(self) -> Transcriber:
         """Writes, scores and aligns transcripts."""
@@ -260,11 +266,14 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     """The run whose decode.* matches its training: the language, the task, and timestamps if the data has them."""
     data, decode = run.data, run.decode
-    learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
+    timestamps = decode.windows.timestamps and data.timestamps
+    learned: dict[str, object] = {
+        "task": data.task, "windows": decode.windows.model_copy(update={"timestamps": timestamps})
+    }  # fmt: skip
     if target.multilingual:
         learned["language"] = decode.language or target.data_language(data.language)
-    if not decode.suppress_tokens:
-        learned["suppress_tokens"] = target.control_ids
+    if not decode.rules.suppress_tokens:
+        learned["rules"] = replace(decode.rules, suppress_tokens=tuple(target.control_ids))
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 

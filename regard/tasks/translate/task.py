@@ -70,7 +70,7 @@ HEAD = "target"  # the head of a family with several heads
 
 
 class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
-    """A translation for every text; decode.nbest above 1 gives a list of them.
+    """A translation for every text; decode.strategy.n above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.
     """
@@ -122,7 +122,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
         plan = self.plan(request)
-        if not plan.decode.split:
+        if not plan.decode.split_sentences:
             return await self._write(request, request.source, plan, emit)
         sentences = [sentence.strip() for sentence in split_sentences(request.source)]
         following = self.plan(request, prefix="")  # the prefix begins the whole text
