@@ -41,19 +41,23 @@ ReadStart: TypeAlias = Callable[[str], Settings]  # the folder `start` -> its se
 class Run(Base):
     """All settings of a run."""
 
-    task: str
-    start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model settings, tokenizer, initial weights
-    tune: Tune = Untuned()  # parameter-efficient tuning: train and store only small added parts
+    task: str  # what a model learns; it decides what data.*, decode.* and eval.* have
+    start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model, tokenizer, first weights
+    tune: Tune = Untuned()  # train and store only small parts added to start; precision=int8 quantizes the frozen
+    # weights
     model: Any  # the Config of the family
-    pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2
+    pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
+    # them
     data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
     train: Train = Train()
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
-    device: str = "auto"
-    threads: Threads = 0  # of torch on the CPU; 0: its own choice
-    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps; auto: the first CUDA device, or the CPU
+    threads: Threads = 0  # of torch on the CPU, in each process; 0: torch's choice, one per core. The same number gives
+    # the same bits; another one sums in another order
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # of inference; int8 is for the CPU; train.precision is that of
+    # training
 
     @field_validator("task")
     @classmethod

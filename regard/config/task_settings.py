@@ -80,8 +80,10 @@ class TextEval(Base):
 
     tokenize: Literal[
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "spm", "flores101", "flores200"
-    ] = "auto"  # of BLEU, by sacrebleu
-    asian_support: Literal["auto", "on", "off"] = "auto"  # TER splits Chinese and Japanese into characters
+    ] = "auto"
+    # of BLEU, by sacrebleu; auto: by the script of the references
+    asian_support: Literal["auto", "on", "off"] = "auto"  # on: TER splits Chinese and Japanese into characters; auto:
+    # by the script of the references
 
 
 class SpeechEval(Base):

@@ -52,20 +52,20 @@ class Adam(Base):
     """Adam, with the constants of "Attention is all you need"."""
 
     kind: Literal["adam"] = "adam"
-    betas: tuple[Share, Share] = (0.9, 0.98)
-    eps: Annotated[float, Field(gt=0)] = 1e-9
-    decay: Annotated[float, Field(ge=0)] = 0.0
-    layer_decay: LayerDecay = 1.0
+    betas: tuple[Share, Share] = (0.9, 0.98)  # decay rates of the mean and the variance of the gradients
+    eps: Annotated[float, Field(gt=0)] = 1e-9  # added to the square root of that variance
+    decay: Annotated[float, Field(ge=0)] = 0.0  # weight decay
+    layer_decay: LayerDecay = 1.0  # the rate of a layer is that of the layer above times this
 
 
 class AdamW(Base):
     """Adam with decoupled weight decay."""
 
     kind: Literal["adamw"] = "adamw"
-    betas: tuple[Share, Share] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    decay: Annotated[float, Field(ge=0)] = 0.01
-    layer_decay: LayerDecay = 1.0
+    betas: tuple[Share, Share] = (0.9, 0.999)  # decay rates of the mean and the variance of the gradients
+    eps: Annotated[float, Field(gt=0)] = 1e-8  # added to the square root of that variance
+    decay: Annotated[float, Field(ge=0)] = 0.01  # weight decay, which is not scaled by the gradients
+    layer_decay: LayerDecay = 1.0  # the rate of a layer is that of the layer above times this
 
 
 Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | WarmupStableDecay, Field(discriminator="kind")]
@@ -84,36 +84,38 @@ class ObjectiveValues(NamedTuple):
 class Train(Base):
     """Settings of the training loop."""
 
-    steps: Count = 0  # steps, epochs, minutes: the first reached ends the training; one given replaces a recipe's
-    epochs: Count = 0
-    minutes: Annotated[float, Field(ge=0)] = 0.0
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    lr: Annotated[float, Field(gt=0)] = 5e-4  # the peak
-    warmup: Count = 400
-    schedule: Schedule = Noam()
-    optimizer: Optimizer = Adam()
-    tokens: Positive = 4096  # tokens per step over all micro-batches, without padding
+    steps: Count = 0  # the first reached of steps, epochs and minutes ends a training; 0: no limit. A given one
+    # replaces a recipe's
+    epochs: Count = 0  # passes over the training data, at most; 0: no limit
+    minutes: Annotated[float, Field(ge=0)] = 0.0  # duration, at most; 0: no limit
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1  # equal seeds give equal runs
+    lr: Annotated[float, Field(gt=0)] = 5e-4  # peak learning rate
+    warmup: Count = 400  # steps until the peak
+    schedule: Schedule = Noam()  # how the learning rate changes after the warm-up
+    optimizer: Optimizer = Adam()  # how gradients change the weights
+    tokens: Positive = 4096  # tokens per step over all micro-batches: the sum of the longer sides, without padding
     batch: Count = 0  # examples (windows of long sentences) per step; if not 0, overrides tokens
-    accumulate: Positive = 1  # micro-batches per step
-    precision: Literal["fp32", "bf16"] = "fp32"
-    clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0: off
-    smoothing: Share = 0.1
-    average: Count = 0  # average of the last checkpoints, tried at the end; 0: off
+    accumulate: Positive = 1  # micro-batches per step: less memory, same result
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: faster on newer GPUs
+    clip: Annotated[float, Field(ge=0)] = 1.0  # maximum gradient norm; 0: off
+    smoothing: Share = 0.1  # label smoothing
+    average: Count = 0  # average this many last checkpoints at the end; used if better on data.valid; 0: off
     ema: Share = 0.0  # decay of a moving average of the weights, which is evaluated and saved; 0: off
-    compile: bool = False
-    deterministic: bool = False
-    save_every: Positive = 500
-    keep: Positive = 3
-    eval_every: Positive = 500
+    compile: bool = False  # torch.compile: slower start, faster on a GPU
+    deterministic: bool = False  # bitwise reproducible on a GPU too
+    save_every: Positive = 500  # steps between checkpoints
+    keep: Positive = 3  # number of checkpoints to keep
+    eval_every: Positive = 500  # steps between evaluations on data.valid
     metric: str = "loss"  # chooses the best weights; one of the metrics of the task
     patience: Count = 0  # evaluations without improvement before stopping; 0: never stop early
-    log_every: Positive = 20
-    tensorboard: bool = True
-    freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*
-    rates: Strings = ()  # factors of the learning rate, such as encoder.*:0.1
+    log_every: Positive = 20  # steps between records in metrics.jsonl
+    tensorboard: bool = True  # also write TensorBoard logs
+    freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*; `--dry` lists the
+    # names
+    rates: Strings = ()  # factors of the learning rate by pattern, such as encoder.*:0.1; later entries win
     objective: SerializeAsAny[Base] = Base()  # terms of the loss; the type depends on the task and the family
-    own_loss: str = ""  # the name of the Python function that computes the loss; regard.train(loss=…) sets it
-    own_metrics: Strings = ()  # names of metrics that Python functions compute; -name: lower is better
+    own_loss: str = ""  # the name of the loss function that Python gave (regard.train(loss=…)); not set by hand
+    own_metrics: Strings = ()  # the names of the metrics that Python gave; -name: lower is better; not set by hand
 
     @field_validator("objective", mode="before")
     @classmethod

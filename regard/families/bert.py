@@ -38,20 +38,20 @@ class EncoderConfig(Base):
     family: str
     size: str = "small"
     vocab: Count = 0  # 0: the tokenizer's size
-    token_types: Positive = 2  # texts that a row may hold
+    token_types: Positive = 2  # texts that a row may hold; data.next_sentence of task masked needs two
     width: Positive = 512
     heads: Positive = 8
     layers: Positive = 4
     inner: Positive = 2048
     dropout: Share = 0.1
-    prenorm: bool = False  # the norm comes first; in the paper last
+    prenorm: bool = False  # true: norm before each sub-layer; false: after it, as published
     head: Literal["none", "words", "class", "tag"] = "none"
-    labels: Count = 0  # number of labels of the heads class and tag
-    next_sentence: bool = False  # a further head: whether the second text follows the first
+    labels: Count = 0  # of the heads class and tag; the task sets it
+    next_sentence: bool = False  # a further head: whether the second text follows the first; the task sets it
     pooled: bool = False  # a map of the first token; the heads class and next_sentence always have it
-    pooling: Pooling = "first"  # of the head class, before its map; in the paper the first token
+    pooling: Pooling = "first"  # of the states, before the class head; in the paper the first token
     ngrams: slots.NGrams = slots.NGrams()  # a linear model of n-grams beside the head class
-    tied: bool = True  # the head words shares the embedding table
+    tied: bool = True  # the head of masked words shares the embedding table
     attention: Attention = slots.Dense(dropout=0.1)
     positions: Positions = slots.Learned()
     feed: Feed = slots.Feed(act="gelu")

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
 from . import gpt, vit
+from .base import Seq2Seq
 from .spec import ModelSpec
 
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
@@ -26,15 +27,19 @@ class ImageEncoder(Base):
     image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
-    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, as in ViT
-    width: Positive = 768
+    stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides; []:
+    # none
+    width: Positive = 768  # a linear map follows if it differs from that of the decoder
     heads: Positive = 12
     layers: Positive = 12
     inner: Positive = 3072
     dropout: Share = 0.0
-    depth_dropout: Share = 0.0  # stochastic depth, as in ViT
-    pool: Literal["first", "mean"] = "first"  # first: a class token, which the decoder attends to as well
-    positions: Literal["learned", "sinusoid"] = "learned"
+    depth_dropout: Share = 0.0  # stochastic depth: how often the last layer is skipped; earlier ones less, in
+    # proportion
+    pool: Literal["first", "mean"] = "first"  # first: with a class token, which the decoder attends to as well; mean:
+    # patches alone
+    positions: Literal["learned", "sinusoid"] = "learned"  # of the patches; with sinusoid, small models learn places
+    # faster
     attention: slots.Dense = slots.Dense()
     feed: vit.Feed = slots.Feed(act="gelu")
     norm: vit.Norm = slots.LayerNorm(eps=1e-12)
@@ -92,7 +97,7 @@ SPEC = ModelSpec(
 )
 
 
-class Model(nn.Module):
+class Model(Seq2Seq):
     """A ViT whose states a causal decoder attends to, which predicts the next token of a caption."""
 
     def __init__(self, c: Config) -> None:
@@ -135,29 +140,6 @@ class Model(nn.Module):
     def encode(self, source: Inputs) -> Encoded:
         encoded = self.encoder.encode(source)
         return Encoded(self.project(encoded.states), encoded.valid)
-
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross())
-
-    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(tokens), mask.positions)
-        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the image."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.decoder.cache(rows, capacity, self.encode(source).cross())
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
 def initial(c: Config) -> dict[str, Rule]:

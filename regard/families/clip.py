@@ -39,9 +39,9 @@ class Config(Base):
     family: Literal["clip"] = "clip"
     size: str = "tiny"
     vocab: Count = 0  # 0: the tokenizer's size
-    bins: Positive = 80  # of a frame of sound
+    bins: Positive = 80  # of a frame of sound; set by the task
     width: Positive = 512  # of the embeddings
-    source: Source = ImageTowerConfig()
+    source: Source = ImageTowerConfig()  # what the texts belong to; text: one tower reads both sides
     text: TextTowerConfig = TextTowerConfig()
 
 

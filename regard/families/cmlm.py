@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ..config.decode import MaskPredictDecode
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
+from ..parts import Dropout, Encoded, Layer, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
 from ..parts.parallel.length import LengthHead
+from .base import EncoderDecoder, encode_tokens
 from .spec import TOKENS, ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -60,8 +61,10 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(TOKENS, frozenset({"mask_predict"}), settings={"translate": {"decode": MaskPredictDecode}})
 
 
-class Model(nn.Module):
+class Model(EncoderDecoder):
     """CMLM (1904.09324): the decoder fills in the masked tokens of a target of known length."""
+
+    encode = encode_tokens
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -88,27 +91,10 @@ class Model(nn.Module):
         if c.tied:
             self.head.weight = self.target.weight
 
-    def encode(self, source: Inputs) -> Encoded:
-        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
-        states: Tensor = self.encoder(self.dropout(x), source.mask())
-        return Encoded(states, source.valid, source.segments)
-
     def length_logits(self, encoded: Encoded) -> Tensor:
         """From the mean of the states; the paper has a token LENGTH before the source instead."""
         logits: Tensor = self.length(encoded.states, encoded.valid)
         return logits  # (batch, max_length + 1)
-
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        x = self.decoder.add_positions(self.target(target.values) * self.scale, target.positions)
-        states: Tensor = self.decoder(self.dropout(x), target.mask(), encoded.cross(target))
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
 
 
 INITIAL = {

@@ -25,12 +25,12 @@ class Config(Base):
 
     family: Literal["detr"] = "detr"
     size: str = "R50"
-    stem: Positive = 64  # channels of the first convolution
+    stem: Positive = 64  # channels of the first convolution, of stride 2; a pooling of stride 2 follows
     stages: tuple[Positive, ...] = (256, 512, 1024, 2048)  # channels of the stages of the backbone
     depths: tuple[Positive, ...] = (3, 4, 6, 3)  # blocks of each stage
-    strides: tuple[Positive, ...] = (1, 2, 2, 2)
-    bottleneck: bool = True
-    backbone_norm: BackboneNorm = slots.Group()
+    strides: tuple[Positive, ...] = (1, 2, 2, 2)  # of each stage
+    bottleneck: bool = True  # blocks of three convolutions instead of two, as in R50
+    backbone_norm: BackboneNorm = slots.Group()  # of the backbone
     channels: Positive = 3
     width: Positive = 256
     heads: Positive = 8
@@ -40,9 +40,10 @@ class Config(Base):
     dropout: Share = 0.1
     attention: slots.Dense = slots.Dense()
     feed: slots.Feed = slots.Feed()
-    queries: Positive = 100
-    anchors: Literal["none", "learned", "proposed"] = "none"  # queries are boxes, learned or from the feature map
-    denoising: Count = 0  # groups of noised boxes that training adds (2203.01305)
+    queries: Positive = 100  # a query finds one object or none: well above the objects of an image
+    anchors: Literal["none", "learned", "proposed"] = "none"  # queries are boxes that layers refine: learned, or
+    # proposed by the encoder; none: vectors (DETR)
+    denoising: Count = 0  # groups of noised boxes that training restores (DN-DETR, 2203.01305); 0: none
     labels: Count = 0
 
     @model_validator(mode="after")

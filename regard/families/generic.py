@@ -9,9 +9,10 @@ from typing import Generic, Literal, TypeVar
 from torch import Tensor, nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack, slots
+from ..parts import Cache, Dropout, Encoded, Inputs, Mask, Stack, slots
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
+from .base import LanguageModel, Seq2Seq, encode_tokens
 from .spec import TOKENS, ModelSpec
 
 Head = Literal["target", "next", "class", "tag"]
@@ -66,8 +67,10 @@ class StackBuilder(Generic[C]):
         return model
 
 
-class Seq2Seq(nn.Module):
+class Translator(Seq2Seq):
     """An encoder reads the source; a decoder attends to it and predicts the target."""
+
+    encode = encode_tokens
 
     def __init__(self, c: C, build: StackBuilder[C]) -> None:
         super().__init__()
@@ -82,36 +85,8 @@ class Seq2Seq(nn.Module):
         """Share the embedding with the output projection."""
         self.head.weight = self.target.weight
 
-    def encode(self, source: Inputs) -> Encoded:
-        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
-        states: Tensor = self.encoder(self.dropout(x), source.mask())
-        return Encoded(states, source.valid, source.segments)
 
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross(target))
-
-    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(tokens) * self.scale, mask.positions)
-        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the source."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.decoder.cache(rows, capacity, self.encode(source).cross())
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
-
-
-class CausalLM(nn.Module):
+class CausalLM(LanguageModel):
     """A language model: predicts the next token at every position."""
 
     def __init__(self, c: C, build: StackBuilder[C]) -> None:
@@ -125,32 +100,9 @@ class CausalLM(nn.Module):
         """Share the embedding with the output projection."""
         self.head.weight = self.embed.weight
 
-    @property
-    def context(self) -> int | None:
-        """The longest text in tokens; None: any length."""
-        return self.stack.context
-
-    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        """With a memory or cache, the text continues what that holds."""
-        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
-        x = self.stack.add_positions(self.embed(text.values) * self.scale, mask.positions)
-        states: Tensor = self.dropout(self.stack(self.dropout(x), mask, cache=memory))
-        return states  # (batch, tokens, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(text, memory))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache for `step`."""
-        assert source is None, "a language model reads no source"
-        return self.stack.cache(rows, capacity)
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
+    def _decode(self, tokens: Tensor, mask: Mask, cache: Cache | None) -> Tensor:
+        states: Tensor = self.dropout(super()._decode(tokens, mask, cache))
+        return states
 
     def new_memory(self, rows: int) -> Cache | None:
         """The state carried from one batch of a text to the next; None if the family carries none."""
@@ -191,9 +143,9 @@ class RowClassifier(nn.Module):
         return self.label_logits(self.encode(text))
 
 
-GenericModel = Seq2Seq | CausalLM | RowClassifier
-HEADS: dict[Head, type[Seq2Seq] | type[CausalLM] | type[RowClassifier]] = {
-    "target": Seq2Seq,
+GenericModel = Translator | CausalLM | RowClassifier
+HEADS: dict[Head, type[Translator] | type[CausalLM] | type[RowClassifier]] = {
+    "target": Translator,
     "next": CausalLM,
     "class": RowClassifier,
     "tag": RowClassifier,

@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Dropout, Inputs, Layer, Residual, Stack, slots
+from ..parts import Cache, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import Projections
 from ..parts.init import Rule, initialize, normal, ones, zeros
+from .base import LanguageModel
 from .spec import CAUSAL
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
@@ -30,7 +31,7 @@ class Config(Base):
     vocab: Count = 0  # 0: the tokenizer's size
     width: Positive = 768
     heads: Positive = 12
-    key_heads: Count = 0  # heads of keys and values, each shared by a group of query heads; 0: equal to `heads`
+    key_heads: Count = 0  # key/value heads, each shared by a group of query heads; 0: same as heads
     head_width: Count = 0  # 0: width / heads
     layers: Positive = 12
     inner: Positive = 3072
@@ -72,7 +73,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = CAUSAL
 
 
-class Model(nn.Module):
+class Model(LanguageModel):
     """GPT: a causal stack that predicts the next token."""
 
     def __init__(self, c: Config) -> None:
@@ -96,36 +97,9 @@ class Model(nn.Module):
         if c.tied:
             self.head.weight = self.embed.weight
 
-    @property
-    def context(self) -> int | None:
-        """The longest text in tokens; None: any length."""
-        return self.stack.context
-
-    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        """With a memory or cache, the text continues what that holds."""
-        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
-        x = self.stack.add_positions(self.embed(text.values), mask.positions)
-        states: Tensor = self.head_dropout(self.stack(self.dropout(x), mask, cache=memory))
-        return states  # (batch, tokens, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(text, memory))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache for `step`."""
-        assert source is None, "a language model reads no source"
-        return self.stack.cache(rows, capacity)
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
-
-    def new_memory(self, rows: int) -> Cache | None:
-        """None: this family carries no state from one batch of a text to the next."""
-        return None
+    def _decode(self, tokens: Tensor, mask: Mask, cache: Cache | None) -> Tensor:
+        states: Tensor = self.head_dropout(super()._decode(tokens, mask, cache))
+        return states
 
 
 def initial(layers: int) -> dict[str, Rule]:

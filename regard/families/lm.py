@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Dropout, FeedForward, Inputs, Layer, Residual, SinusoidPositions, Stack, slots
+from ..parts import Dropout, FeedForward, Layer, Residual, SinusoidPositions, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
+from .base import LanguageModel
 from .spec import CAUSAL
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discriminator="kind")]
@@ -58,7 +59,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = CAUSAL
 
 
-class Model(nn.Module):
+class Model(LanguageModel):
     """A causal stack that predicts the next token."""
 
     def __init__(self, c: Config) -> None:
@@ -79,37 +80,6 @@ class Model(nn.Module):
         initialize(self, INITIAL | {r"(embed|head)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.embed.weight
-
-    @property
-    def context(self) -> int | None:
-        """The longest text in tokens; None: any length."""
-        return self.stack.context
-
-    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        """With a memory or cache, the text continues what that holds."""
-        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
-        x = self.stack.add_positions(self.embed(text.values) * self.scale, mask.positions)
-        states: Tensor = self.stack(self.dropout(x), mask, cache=memory)
-        return states  # (batch, tokens, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(text, memory))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache for `step`."""
-        assert source is None, "a language model reads no source"
-        return self.stack.cache(rows, capacity)
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
-
-    def new_memory(self, rows: int) -> Cache | None:
-        """None: this family carries no state from one batch of a text to the next."""
-        return None
 
 
 INITIAL = {

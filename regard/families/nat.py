@@ -32,6 +32,7 @@ from ..parts import (
 )
 from ..parts.init import glorot, initialize, normal, ones, zeros
 from ..parts.parallel.length import LengthHead
+from .base import EncoderDecoder, encode_tokens
 from .spec import TOKENS, ModelSpec
 
 AttentionSlot = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -121,8 +122,10 @@ class PositionalLayer(Layer):
         return x
 
 
-class CopyTransformer(nn.Module):
+class CopyTransformer(EncoderDecoder):
     """An encoder, and a decoder that replaces copies of source tokens."""
+
+    encode = encode_tokens
 
     def __init__(self, c: CopyConfig, heads: Mapping[str, nn.Module]) -> None:
         """`heads` predict from the states of the encoder how often source tokens are copied."""
@@ -155,25 +158,13 @@ class CopyTransformer(nn.Module):
         if c.tied:
             self.head.weight = self.target.weight
 
-    def encode(self, source: Inputs) -> Encoded:
-        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
-        states: Tensor = self.encoder(self.dropout(x), source.mask())
-        return Encoded(states, source.valid, source.segments)
-
     def decode(self, copies: Inputs, encoded: Encoded, shown: Tensor | None = None) -> Tensor:
         x = self.source(copies.values)
         if shown is not None:
             x = torch.where((shown >= 0)[..., None], self.target(shown.clamp(min=0)), x)
-        x = self.decoder.add_positions(x * self.scale, copies.positions)
+        x = self.decoder.add_positions(self.scaled(x), copies.positions)
         states: Tensor = self.decoder(self.dropout(x), copies.mask().replace(exclude_self=True), encoded.cross(copies))
         return states  # (batch, copies, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, copies: Inputs) -> Tensor:
-        return self.logits(self.decode(copies, self.encode(source)))
 
 
 class Model(CopyTransformer):

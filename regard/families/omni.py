@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from ..config.decode_sound import SpeechDecode
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
 from ..parts.media.frames import FrameConvolutions
 from ..parts.media.patches import PatchEmbedding, SinusoidGrid, check_stem, random_images
 from ..parts.positions import SinusoidPositions
+from .base import Seq2Seq
 from .spec import ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -38,14 +39,14 @@ class Config(Base):
 
     family: Literal["omni"] = "omni"
     size: str = "small"
-    inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # its inputs; set by the task
+    inputs: tuple[Entrance, ...] = ("tokens", "pixels", "frames")  # what it reads; the task sets it
     vocab: Count = 0  # of source and target; 0: the tokenizer's size
     target_vocab: Count = 0  # always 0: source and target share one vocabulary
     image: Positive = 64  # side of the images in pixels, unless data.size says otherwise
     patch: Positive = 8
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
-    bins: Positive = 80  # of a frame
-    channels: Positive = 32  # of the convolutions over frames
+    bins: Positive = 80  # of a frame; data.bins sets it
+    channels: Positive = 32  # of the two convolutions over frames, which leave every fourth frame
     width: Positive = 256
     heads: Positive = 4
     layers: Positive = 6
@@ -90,7 +91,7 @@ SPEC = ModelSpec(
 )
 
 
-class Model(nn.Module):
+class Model(Seq2Seq):
     """An encoder with an entrance for each modality, and one decoder."""
 
     stride = 4  # frames of an encoder position
@@ -173,32 +174,8 @@ class Model(nn.Module):
         logits: Tensor = self.ctc(encoded.states)
         return logits
 
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross(target))
-
-    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.embedding(tokens) * self.scale, mask.positions)
-        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the source."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.start_encoded(self.encode(source), rows, capacity)
-
-    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
-        """`start` with a source that is encoded already."""
-        return self.decoder.cache(rows, capacity, encoded.cross())
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
+    def embed_target(self, tokens: Tensor) -> Tensor:
+        return self.scaled(self.embedding(tokens))
 
 
 INITIAL = {

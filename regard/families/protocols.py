@@ -256,7 +256,7 @@ if TYPE_CHECKING:
         nat_ctc, cmlm, omni, clip,
     )  # fmt: skip
 
-    def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Seq2Seq) -> Seq2SeqModel:
+    def _check_seq2seq(model: transformer.Model | t5.Model | captioner.Model | generic.Translator) -> Seq2SeqModel:
         return model
 
     def _check_speech(model: speech.Model | whisper.Model | omni.Model) -> SpeechModel:

@@ -28,7 +28,7 @@ class Config(generic.BaseConfig):
 
     family: Literal["rnn"] = "rnn"
     size: str = "small"
-    cell: Cell = "lstm"
+    cell: Cell = "lstm"  # the recurrent layer
     heads: Positive = 1  # as in Bahdanau
     attention: Attention = slots.Additive()  # of the decoder, over the source
     carry_state: bool = True  # a language model carries its state from one window of a text to the next

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from ..config.decode_sound import SpeechDecode
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts import Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.media.attention_2d import Attention2D
 from ..parts.media.frames import FrameConvolutions
 from ..parts.positions import SinusoidPositions
+from .base import Seq2Seq
 from .spec import ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -39,9 +40,10 @@ class Config(Base):
     family: Literal["speech"] = "speech"
     size: str = "small"
     vocab: Count = 0  # 0: the tokenizer's size
-    bins: Positive = 80  # of a frame
-    channels: Positive = 32  # of the convolutions
-    attention_2d: Count = 0  # modules of 2-D attention after the convolutions; the paper has 2
+    bins: Positive = 80  # of a frame; data.bins sets it
+    channels: Positive = 32  # of the two convolutions, which leave every fourth frame
+    attention_2d: Count = 0  # modules of attention over time and frequency after the convolutions; the
+    # Speech-Transformer has 2
     width: Positive = 256
     heads: Positive = 4
     layers: Positive = 12
@@ -75,7 +77,7 @@ SPEC = ModelSpec(
 )
 
 
-class Model(nn.Module):
+class Model(Seq2Seq):
     """Frames through strided convolutions, an encoder with CTC, and a decoder."""
 
     stride = 4  # frames of an encoder position
@@ -131,36 +133,9 @@ class Model(nn.Module):
         logits: Tensor = self.ctc(encoded.states)
         return logits
 
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), self._cross(encoded))
-
-    def _cross(self, encoded: Encoded) -> Cross:
+    def cross(self, encoded: Encoded, target: Inputs | None = None) -> Cross:
         states = encoded.states if self.places is None else self.places.add_to_input(encoded.states)
         return Encoded(states, encoded.valid).cross()
-
-    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(tokens) * self.scale, mask.positions)
-        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the source."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.start_encoded(self.encode(source), rows, capacity)
-
-    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
-        """`start` with a source that is encoded already."""
-        return self.decoder.cache(rows, capacity, self._cross(encoded))
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
 INITIAL = {

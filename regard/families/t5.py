@@ -1,5 +1,6 @@
 """T5 (1910.10683): every task is text to text. Bucketed relative positions, RMS norm, no biases, unscaled scores."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, initialize, normal, ones, zeros
+from .base import Seq2Seq, encode_tokens
 from .spec import SEQ2SEQ
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -58,7 +60,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = SEQ2SEQ
 
 
-class Model(nn.Module):
+class Model(Seq2Seq):
     """T5 (1910.10683): encoder and decoder with bucketed relative positions."""
 
     def __init__(self, c: Config) -> None:
@@ -84,37 +86,20 @@ class Model(nn.Module):
         )
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
         initialize(self, initial(c))
-        self.scale = c.width**-0.5 if c.tied else 1.0
+        self.head_scale = c.width**-0.5 if c.tied else 1.0
         if c.tied:
             self.head.weight = self.target.weight
 
     def encode(self, source: Inputs) -> Encoded:
-        x = self.encoder.add_positions(self.source(source.values), source.positions)
-        states: Tensor = self.dropout(self.encoder(self.dropout(x), source.mask()))
-        return Encoded(states, source.valid, source.segments)
-
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross(target))
+        encoded = encode_tokens(self, source)
+        return replace(encoded, states=self.dropout(encoded.states))
 
     def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(tokens), mask.positions)
-        states: Tensor = self.dropout(self.decoder(self.dropout(x), mask, cross, cache))
-        return states  # (batch, target, width)
+        states: Tensor = self.dropout(super()._decode(tokens, mask, cross, cache))
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states * self.scale)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the source."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.decoder.cache(rows, capacity, self.encode(source).cross())
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
+        return super().logits(states * self.head_scale)
 
 
 def initial(c: Config) -> dict[str, Rule]:

@@ -45,7 +45,7 @@ class TextTowerConfig(TowerConfig):
     layers: Count = 3  # 0: words do not change each other; with pool=mean, the vector of a text is a sum over its words
     positions: TextPositions = slots.Learned(tokens=77)
     causal: bool = True  # a token attends to those before it; false: to all
-    pool: Literal["last", "mean", "first"] = "last"  # last: the state of END
+    pool: Literal["last", "mean", "first"] = "last"  # first or last (END) token, or the mean
 
 
 class ImageTowerConfig(TowerConfig):
@@ -56,7 +56,7 @@ class ImageTowerConfig(TowerConfig):
     patch: Positive = 16
     channels: Positive = 3
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
-    pool: Literal["first", "mean"] = "first"  # first: a class token
+    pool: Literal["first", "mean"] = "first"  # first: a class token; mean: the mean of all patches
 
     @model_validator(mode="after")
     def _check_patches(self) -> Self:

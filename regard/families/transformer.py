@@ -4,11 +4,12 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts import Dropout, Layer, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
+from .base import Seq2Seq, encode_tokens
 from .spec import SEQ2SEQ
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -56,8 +57,10 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = SEQ2SEQ
 
 
-class Model(nn.Module):
+class Model(Seq2Seq):
     """The Transformer (1706.03762): encoder and decoder."""
+
+    encode = encode_tokens
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -83,34 +86,6 @@ class Model(nn.Module):
         initialize(self, INITIAL | {r"(source|target|head|.*table)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
-
-    def encode(self, source: Inputs) -> Encoded:
-        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
-        states: Tensor = self.encoder(self.dropout(x), source.mask())
-        return Encoded(states, source.valid, source.segments)
-
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross(target))
-
-    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(tokens) * self.scale, mask.positions)
-        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the source."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.decoder.cache(rows, capacity, self.encode(source).cross())
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
 INITIAL = {

@@ -43,8 +43,8 @@ class Config(Base):
     head: Literal["none", "class"] = "none"
     labels: Count = 0
     pooled: bool = False  # a map of the pooled vector, as in transformers' ViTModel
-    pool: Literal["first", "mean"] = "first"  # first: a class token
-    positions: Literal["learned", "sinusoid"] = "learned"
+    pool: Literal["first", "mean"] = "first"  # first: a class token; mean: the mean of all patches
+    positions: Literal["learned", "sinusoid"] = "learned"  # of the patches
     attention: Attention = slots.Dense()
     feed: Feed = slots.Feed(act="gelu")
     norm: Norm = slots.LayerNorm(eps=1e-12)

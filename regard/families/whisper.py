@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ..config.decode_sound import WhisperDecode
 from ..config.types import Base, Count, Positive, Share
 from ..errors import UserError
-from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
+from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.media.frames import TimeConvolutions
+from .base import Seq2Seq
 from .spec import ModelSpec
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -28,7 +29,7 @@ class Config(Base):
     family: Literal["whisper"] = "whisper"
     size: str = "base"
     vocab: Count = 0  # 0: the tokenizer's size
-    bins: Positive = 80  # of a frame; 128 since large-v3
+    bins: Positive = 80  # of a frame, 128 since large-v3; data.bins sets it, or start
     width: Positive = 512
     heads: Positive = 8
     layers: Positive = 6
@@ -36,10 +37,11 @@ class Config(Base):
     inner: Positive = 2048
     dropout: Share = 0.0
     tied: bool = True  # the head shares the embeddings
-    source_positions: Positive = 1500  # of the encoder, two frames each: 30 seconds
+    source_positions: Positive = 1500  # of the encoder, 20 ms each if data.hop=10: the window of 30 seconds
     attention: slots.Dense = slots.Dense()
     positions: slots.Learned = slots.Learned(tokens=448)  # of the decoder
-    alignment_heads: tuple[tuple[int, int], ...] = ()  # decoder layer and head; word times come from them
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # decoder layer and head of those that give word times; []: those
+    # that follow the recording best
     feed: Feed = slots.Feed(act="gelu")
     norm: Norm = slots.LayerNorm()
 
@@ -68,7 +70,7 @@ SPEC = ModelSpec(
 )
 
 
-class Model(nn.Module):
+class Model(Seq2Seq):
     """Whisper (2212.04356): log-mel frames through convolutions, encoder and decoder."""
 
     ctc_weight = 0.0  # it has no CTC
@@ -120,33 +122,6 @@ class Model(nn.Module):
 
     def ctc_logits(self, encoded: Encoded) -> Tensor:
         raise AssertionError("Whisper has no CTC")
-
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross())
-
-    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(tokens), mask.positions)
-        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
-        return states  # (batch, target, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, source: Inputs, target: Inputs) -> Tensor:
-        return self.logits(self.decode(target, self.encode(source)))
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """A cache for `step` that holds every layer's projection of the source."""
-        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
-        return self.start_encoded(self.encode(source), rows, capacity)
-
-    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
-        """`start` with a source that is encoded already."""
-        return self.decoder.cache(rows, capacity, encoded.cross())
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
 INITIAL = {

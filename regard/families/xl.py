@@ -17,8 +17,8 @@ from ..parts import (
     Dropout,
     InputCache,
     InputLayout,
-    Inputs,
     Layer,
+    Mask,
     RelativePositions,
     Residual,
     RollingSoftmaxKernel,
@@ -27,6 +27,7 @@ from ..parts import (
     slots,
 )
 from ..parts.init import initialize, normal, ones, zeros
+from .base import LanguageModel
 from .spec import CAUSAL
 
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
@@ -77,7 +78,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = CAUSAL
 
 
-class Model(nn.Module):
+class Model(LanguageModel):
     """Transformer-XL (1901.02860): relative positions and a memory of earlier segments."""
 
     def __init__(self, c: Config) -> None:
@@ -102,24 +103,9 @@ class Model(nn.Module):
         if c.tied:
             self.head.weight = self.embed.weight
 
-    @property
-    def context(self) -> int | None:
-        """The longest text in tokens; None: any length."""
-        return self.stack.context
-
-    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        """With a memory or cache, the text continues what that holds."""
-        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
-        x = self.dropout(self.embed(text.values) * self.scale)
-        states: Tensor = self.dropout(self.stack(x, mask.replace(window=self.window), cache=memory))
-        return states  # (batch, tokens, width)
-
-    def logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.head(states)
-        return logits  # (…, vocab)
-
-    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(text, memory))
+    def _decode(self, tokens: Tensor, mask: Mask, cache: Cache | None) -> Tensor:
+        states: Tensor = self.dropout(super()._decode(tokens, mask.replace(window=self.window), cache))
+        return states
 
     def new_memory(self, rows: int) -> Cache | None:
         """An empty memory for reading texts segment by segment: layer inputs without gradient."""
@@ -128,14 +114,6 @@ class Model(nn.Module):
         device, layers = self.embed.weight.device, len(self.stack.layers)
         layout = InputLayout(rows, device, self.memory)
         return Cache(rows, device, [InputCache(self.memory) for _ in range(layers)], [layout] * layers)
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache for generation: it holds keys and values of the last `memory` tokens."""
-        assert source is None, "a language model reads no source"
-        return self.stack.cache(rows, capacity)
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
 
 
 INITIAL = {

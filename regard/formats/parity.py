@@ -132,8 +132,11 @@ def compare_texts(predictor: "TranslatePredictor", draft: Path, precision: str) 
     assert isinstance(ours, TranslatePredictor)
     sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
     difference = sample.compare_logits("the folder", sample.logits_of(ours))
-    for decode in (greedy(0), beam(0, "exact")):
-        count.add("the folder", ours.predict(sample.texts, **decode), predictor.predict(sample.texts, **decode))
+    for search in (lambda penalty: greedy(0), lambda penalty: beam(0, "exact", penalty)):
+        theirs, expected = (
+            each.predict(sample.texts, **search(each.run.decode.strategy.length_penalty)) for each in (ours, predictor)
+        )
+        count.add("the folder", theirs, expected)
     readers = ["regard"]
     if find_spec("transformers") is not None:
         import transformers

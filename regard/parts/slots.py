@@ -86,8 +86,8 @@ class Dense:
     """Softmax attention over all keys. `scaled=false` leaves out the 1/√head_width."""
 
     kind: Literal["dense"] = "dense"
-    scaled: bool = True
-    dropout: float = 0.0
+    scaled: bool = True  # products are divided by √head_width
+    dropout: float = 0.0  # of the attention weights
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Additive:
     """Bahdanau's additive scores: a small network instead of a dot product."""
 
     kind: Literal["additive"] = "additive"
-    dropout: float = 0.0
+    dropout: float = 0.0  # of the attention weights
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -123,10 +123,10 @@ class Window:
     """
 
     kind: Literal["window"] = "window"
-    radius: int | tuple[int, ...] = 256
-    dilation: int | tuple[int, ...] = 1
-    globals: int = 0
-    named: bool = False
+    radius: int | tuple[int, ...] = 256  # neighbors on each side; a list has a number per layer
+    dilation: int | tuple[int, ...] = 1  # only every so manieth token; a list has a number per layer
+    globals: int = 0  # first tokens that attend to, and are visible from, everywhere
+    named: bool = False  # projections of global tokens even if globals is 0
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -155,10 +155,10 @@ class Blocks:
     """
 
     kind: Literal["blocks"] = "blocks"
-    size: int = 64
-    random: int = 3
-    seed: int = 0
-    drawn: bool = True
+    size: int = 64  # tokens of a block
+    random: int = 3  # further blocks that a block attends to
+    seed: int = 0  # draws these blocks, once
+    drawn: bool = True  # false: they are all the first block, as in transformers at inference
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -177,8 +177,8 @@ class Favor:
     """Performer's random features, redrawn every `redraw` training steps (0: never)."""
 
     kind: Literal["favor"] = "favor"
-    features: int = 256
-    redraw: int = 1000
+    features: int = 256  # number of random features
+    redraw: int = 1000  # training steps between draws; 0: never
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -196,10 +196,10 @@ class Lowrank:
     """Linformer: project the keys of at most `tokens` tokens to `rank` vectors before attention."""
 
     kind: Literal["lowrank"] = "lowrank"
-    rank: int = 128
-    tokens: int = 512
-    sharing: efficient.lowrank.Sharing = "heads"
-    dropout: float = 0.0
+    rank: int = 128  # vectors that the keys are projected to
+    tokens: int = 512  # maximum length of a row
+    sharing: efficient.lowrank.Sharing = "heads"  # what shares a projection
+    dropout: float = 0.0  # of the attention weights
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -218,7 +218,7 @@ class Sinusoid:
     """Sinusoidal positions."""
 
     kind: Literal["sinusoid"] = "sinusoid"
-    layout: positions.SinusoidLayout = "interleaved"
+    layout: positions.SinusoidLayout = "interleaved"  # order of sines and cosines
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
@@ -230,7 +230,7 @@ class Learned:
     """Learned positions."""
 
     kind: Literal["learned"] = "learned"
-    tokens: int = 512
+    tokens: int = 512  # maximum length of a row
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -245,7 +245,7 @@ class Rotary:
     """Rotary positions (2104.09864)."""
 
     kind: Literal["rotary"] = "rotary"
-    base: float = 10000.0
+    base: float = 10000.0  # of the wavelengths
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
@@ -257,8 +257,8 @@ class Buckets:
     """T5's learned scores per distance bucket."""
 
     kind: Literal["buckets"] = "buckets"
-    buckets: int = 32
-    far: int = 128
+    buckets: int = 32  # number of distance buckets
+    far: int = 128  # longer distances share the last bucket
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -274,7 +274,7 @@ class LayerNorm:
     """Layer normalization."""
 
     kind: Literal["layer"] = "layer"
-    eps: float = 1e-5
+    eps: float = 1e-5  # added to the variance
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int) -> nn.Module:
@@ -286,7 +286,7 @@ class RMSNorm:
     """Normalization by the root mean square."""
 
     kind: Literal["rms"] = "rms"
-    eps: float = 1e-6
+    eps: float = 1e-6  # added to the mean square
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int) -> nn.Module:
@@ -298,8 +298,8 @@ class Group:
     """Group norm after convolutions, for training from scratch; `groups` or fewer, as they divide the channels."""
 
     kind: Literal["group"] = "group"
-    groups: int = 32
-    eps: float = 1e-5
+    groups: int = 32  # of channels, at most
+    eps: float = 1e-5  # added to the variance
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -315,7 +315,7 @@ class Frozen:
     """Batch norm after convolutions with the statistics and weights of a trained model, which never change."""
 
     kind: Literal["frozen"] = "frozen"
-    eps: float = 1e-5
+    eps: float = 1e-5  # added to the variance
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, channels: int) -> resnet.ConvolutionNorm:
@@ -327,8 +327,8 @@ class Feed:
     """A feed-forward of two linear maps."""
 
     kind: Literal["plain"] = "plain"
-    act: Activation = "relu"
-    dropout: float = 0.0
+    act: Activation = "relu"  # activation
+    dropout: float = 0.0  # inside the feed-forward
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -343,8 +343,8 @@ class Gated:
     """A feed-forward with a gate."""
 
     kind: Literal["gated"] = "gated"
-    act: Activation = "silu"
-    dropout: float = 0.0
+    act: Activation = "silu"  # activation of the gate
+    dropout: float = 0.0  # inside the feed-forward
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -359,9 +359,9 @@ class Convolution:
     """A convolution over `size` tokens, with neighbors on both sides: for encoders only."""
 
     kind: Literal["conv"] = "conv"
-    size: int = 3
-    act: Activation = "relu"
-    dropout: float = 0.0
+    size: int = 3  # tokens that it reads: an odd number
+    act: Activation = "relu"  # activation
+    dropout: float = 0.0  # inside the feed-forward
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
@@ -380,10 +380,11 @@ class Convolution:
 class NGrams:
     """Naive Bayes over n-grams of tokens beside an encoder, for labels."""
 
-    order: int = 0  # tokens of the longest n-gram; 0: none are read
+    order: int = 0  # naive Bayes over n-grams of 1 to so many tokens beside the encoder; 0: none, as exports to Hugging
+    # Face need it
     buckets: int = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
     words: bool = False  # words and pairs of words, too
-    characters: int = 0  # also n-grams of this many characters; 0: none
+    characters: int = 0  # n-grams of 1 to so many characters, too; 0: none
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Recipes: TOML files of settings, packaged here or given by path. A recipe may inherit from a `base`.
 
-Their comments are the only source of what a setting means (`config/explain.py`).
+Their comments say why they choose a value; what a setting means stands beside its field (`config/meanings.py`).
 """
 
 import difflib

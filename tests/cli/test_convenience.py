@@ -16,6 +16,7 @@ import regard
 from regard import progress
 from regard.cli import main
 from regard.config.explain import explain_setting
+from regard.config.run import resolve_run
 from regard.recipes import recipe_names
 
 KEY = re.compile(r"[a-z][a-z0-9_]*")
@@ -53,12 +54,25 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(capsys, "train", "--explain", "train.lr")[0] == 2
 
 
-@pytest.mark.parametrize("recipe", [name for name in recipe_names() if "-" not in name])
+@pytest.mark.parametrize("recipe", recipe_names())
 def test_every_key_of_every_recipe_has_a_meaning(recipe: str) -> None:
-    resolved = regard.resolve(recipe)
-    groups = "task", "start", "tune", "model", "data", "tokenizer", "train", "decode", "device", "threads", "precision"
-    for group in groups:
-        assert not [each["key"] for each in explain_setting(recipe, resolved, group) if not each["meaning"]]
+    resolved = resolve_run(recipe)
+    records = explain_setting(recipe, resolved, "all")
+    assert [record["key"] for record in records] == list(resolved.origin)
+    assert not [record["key"] for record in records if not record["meaning"]]
+
+
+def test_explain_names_the_choices_of_registered_parts_and_the_kinds_of_slots(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    resolved = resolve_run("nat")
+    ranges = {record["key"]: record["range"] for record in explain_setting("nat", resolved, "all")}
+    assert ranges["model.size"] == "one of tiny, small, base, big"
+    assert ranges["train.metric"] == "one of loss, perplexity, bleu, chrf, exact"
+    assert "translate" in ranges["task"] and "nat-ctc" in ranges["model.family"]
+    assert ranges["tokenizer.kind"] == "one of bpe, unigram, wordpiece, word, space, char, byte"
+    _, out, _ = cli(capsys, "train", "translate", "--explain", "train.schedule.kind")
+    assert out.splitlines()[2] == "           noam: The rate falls with the inverse square root of the step"
 
 
 def test_info(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

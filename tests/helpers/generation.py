@@ -26,7 +26,7 @@ from regard.decode import (
 )
 from regard.decode.search.constraints import ConstraintTokenizer
 from regard.families import cnn, gpt, lm, rnn, t5, transformer, xl
-from regard.parts import Cache, Encoded
+from regard.parts import Encoded
 from regard.parts.inputs import Inputs
 
 VOCAB, START, END = 50, 1, 2
@@ -70,9 +70,6 @@ class WithCTC(transformer.Model):
     def __init__(self, c: transformer.Config) -> None:
         super().__init__(c)
         self.ctc = nn.Linear(c.width, c.target_vocab or c.vocab)
-
-    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
-        return self.decoder.cache(rows, capacity, encoded.cross())
 
     def ctc_logits(self, encoded: Encoded) -> torch.Tensor:
         return self.ctc(encoded.states)

@@ -87,10 +87,10 @@ class FailsOnSegments(gpt.Model):
 class SavesOneTensorTooFew(gpt.Model):
     def __init__(self, c: gpt.Config) -> None:
         super().__init__(c)
-        self.scale = torch.rand(c.vocab) + 0.5  # neither a parameter nor a buffer
+        self.gain = torch.rand(c.vocab) + 0.5  # neither a parameter nor a buffer
 
     def logits(self, states: Tensor) -> Tensor:
-        return super().logits(states) * self.scale
+        return super().logits(states) * self.gain
 
 
 class DoesNotLearn(gpt.Model):

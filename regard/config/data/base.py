@@ -39,12 +39,15 @@ DataFiles: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidato
 class Data(Base):
     """Settings of the data of every task."""
 
-    train: DataFiles = ()  # empty: the embedded data
-    valid: DataFiles = ()
-    test: DataFiles = ()
-    invalid: Literal["refuse", "skip"] = "refuse"
-    holdout: Share = 0.0  # fraction of data.train for validation if data.valid is empty
-    max_tokens: Positive = 256  # of the longest side of an example
+    train: DataFiles = ()  # files to learn from; a glob, or a list such as [["a.txt", "b.txt"]], names several. Empty:
+    # the embedded data
+    valid: DataFiles = ()  # as data.train: chooses the best weights; empty: the share data.holdout of data.train, or
+    # embedded data
+    test: DataFiles = ()  # as data.train: what `regard eval` reads without --data
+    invalid: Literal["refuse", "skip"] = "refuse"  # what to do with lines and files that cannot be read: refuse (stop
+    # and report where) or skip (and count them)
+    holdout: Share = 0.0  # fraction of data.train for validation, drawn at random, if data.valid is empty
+    max_tokens: Positive = 256  # of the longest side of an example; longer examples are skipped, counted and reported
     workers: Count = 0  # processes that load batches ahead
 
 
@@ -54,12 +57,12 @@ TextFormat: TypeAlias = Literal["auto", "text", "tsv", "csv", "jsonl", "json", "
 class TableData(Data):
     """Data that may come as tables."""
 
-    format: TextFormat = "auto"  # by suffix; text: plain lines
-    columns: Strings = ()  # by name, or by number from 1; empty: known names, such as text and label
+    format: TextFormat = "auto"  # auto: by file name; text: plain lines
+    columns: Strings = ()  # of a table, by name or by number from 1; empty: known names, such as text and label
     header: Literal["auto", "yes", "no"] = "auto"  # whether the first line of TSV and CSV names the columns
 
 
 class PackedData(TableData):
     """Data of tasks with a source and a target."""
 
-    packed: bool = False  # several examples share a row instead of padding
+    packed: bool = False  # put several examples into a row instead of padding

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from ..merge import one_of
 from ..types import Positive, Share, Strings, as_strings
+from .base import DataFiles
 from .images import NamedImages, SquareImages
 from .sound import RecordingTable, SoundSettings
 
@@ -17,10 +18,12 @@ EMBEDDED = ("dates", "scenes", "morse")  # the embedded sources: texts, images a
 class MultitaskData(SoundSettings, SquareImages):
     """Manifests: lines with a text, an image or a recording, its target, and perhaps the tag of its task."""
 
+    train: DataFiles = ()  # manifests (.jsonl): each line has a text, an image or a recording, its target, and perhaps
+    # its task. Empty: dates, scenes and Morse code
     max_tokens: Positive = 256  # of a text or a target
-    weights: Strings = ()  # of the tasks in sampling, such as dates:2,scenes:1; empty: by number of examples
-    sources: Strings = EMBEDDED  # of the embedded data
-    shapes: Annotated[int, Field(ge=1, le=3)] = 2  # of an embedded scene, at most
+    weights: Strings = ()  # how often each task is drawn, such as dates:2,scenes:1; empty: by number of examples
+    sources: Strings = EMBEDDED  # which embedded data are mixed
+    shapes: Annotated[int, Field(ge=1, le=3)] = 2  # shapes of an embedded scene, at most
     examples: Positive = 8000  # embedded training scenes; dates are 1.5 times, recordings 2.5 times as many
 
     @field_validator("weights")
@@ -58,14 +61,20 @@ class MultitaskData(SoundSettings, SquareImages):
 class ContrastiveData(NamedImages, RecordingTable):
     """Pairs. The settings of images apply to images, those of recordings to recordings."""
 
+    train: DataFiles = ()  # images: a table of path and text (or label), a folder with one folder per class, or two IDX
+    # files; sound: a table of path and text, a folder with a .txt file beside each recording; texts: two files of
+    # lines, or a table of source and target. Empty: embedded scenes
     max_tokens: Positive = 256  # longer texts are cut
-    crop: Annotated[float, Field(gt=0, le=1)] = 0.9  # the smallest share of an image that training crops; 1: no crop
+    crop: Annotated[float, Field(gt=0, le=1)] = 0.9  # training crops a random part of an image, at least this share; 1:
+    # no crop
     flip: bool = False  # mirror half of the images; a text such as "left of" would no longer fit
-    max_shapes: Annotated[int, Field(ge=1, le=3)] = 3  # of an embedded scene
-    colors: Annotated[int, Field(ge=2, le=12)] = 6  # of embedded scenes
-    shape_types: Annotated[int, Field(ge=2, le=8)] = 4  # of embedded scenes: circle, square …
-    unnamed: Share = 0.0  # share of embedded training shapes in a color without a name; texts name the shape alone
-    unseen: Strings = ()  # such as "red circle": combinations that only the embedded test data have
-    unseen_valid: Strings = ()  # combinations that only the embedded validation data have
-    locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of embedded pairs of texts
+    max_shapes: Annotated[int, Field(ge=1, le=3)] = 3  # shapes of an embedded scene, at most
+    colors: Annotated[int, Field(ge=2, le=12)] = 6  # of the embedded scenes: the first so many of 12
+    shape_types: Annotated[int, Field(ge=2, le=8)] = 4  # of the embedded scenes: the first so many of 8
+    unnamed: Share = 0.0  # share of embedded training shapes whose color has no name; their text names the shape alone:
+    # "a circle"
+    unseen: Strings = ()  # combinations such as "red circle" that only the embedded test data have
+    unseen_valid: Strings = ()  # combinations that only the embedded validation data have; empty: those of training
+    locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded pairs of texts:
+    # dates in two languages
     examples: Positive = 20000  # embedded training pairs

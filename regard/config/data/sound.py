@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ..types import Count, Positive
-from .base import Data, TableData
+from .base import Data, DataFiles, TableData
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Speed = Annotated[float, Field(ge=0.5, le=2)]
@@ -15,17 +15,20 @@ Decibels = Annotated[float, Field(ge=-20, le=100)]
 class Recordings(Data):
     """Recordings as frames, and how they are changed in training."""
 
-    max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
+    max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted, and cut
+    # at pauses in prediction
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
-    hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
-    bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
-    cmvn: Literal["global", "level", "utterance"] = "global"  # what normalizes frames: mean and deviation of the data,
-    # the same after all recordings have one level, or those of each recording
-    speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
-    noise: Fraction = 0.0  # how often training adds noise
+    hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next; usual is 10
+    bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank; usual are 80 for speech
+    cmvn: Literal["global", "level", "utterance"] = "global"  # what normalizes frames: global: mean and deviation of
+    # the training data; level: the same, after all recordings have one level; utterance: those of each recording
+    speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1: tempo, pitch and formants
+    # change; empty: unchanged
+    noise: Fraction = 0.0  # how often training adds white or pink noise
     snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
-    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # training warps the frequencies by a factor: from, to, such as 0.9,1.1
-    equalizer: Annotated[float, Field(ge=0, le=40)] = 0.0  # random gains of bands in training: deviation in decibels
+    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # training multiplies the frequencies by a factor: from, to, such as 0.9,1.1
+    equalizer: Annotated[float, Field(ge=0, le=40)] = 0.0  # training gives random gains to bands of frequencies:
+    # deviation in decibels
     frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
     bin_masks: Count = 0  # random ranges of bins that are masked
@@ -55,13 +58,15 @@ class SoundSettings(Recordings):
 class SoundData(SoundSettings, RecordingTable):
     """Recordings with their transcripts."""
 
-    max_tokens: Positive = 1000  # of a transcript
+    train: DataFiles = ()  # a table of path and text (TSV, CSV, JSONL …); a folder of recordings with a .txt beside
+    # each; the layout of LibriSpeech; a .tar or .zip of these. Empty: Morse code
+    max_tokens: Positive = 1000  # of a transcript; longer ones are left out
     examples: Positive = 20000  # embedded training recordings
-    # Whisper alone
-    language: str = "en"  # of the recordings
-    task: Literal["transcribe", "translate"] = "transcribe"  # what the transcripts are; translate: into English
-    timestamps: bool = False  # keep timestamps in transcripts, such as <|1.20|>
-    prompts: bool = True  # keep what transcripts have between <|startofprev|> and <|startoftranscript|>
+    language: str = "en"  # Whisper: of the recordings, by code or name
+    task: Literal["transcribe", "translate"] = "transcribe"  # Whisper: what the transcripts are; translate: English
+    # translations
+    timestamps: bool = False  # Whisper: keep timestamps in transcripts, such as <|1.20|>; false: drop them
+    prompts: bool = True  # Whisper: keep what transcripts have between <|startofprev|> and <|startoftranscript|>
 
     @model_validator(mode="after")
     def _check_times(self) -> "SoundData":

@@ -11,15 +11,22 @@ from ..types import Positive as Positive
 from ..types import Share as Share
 from ..types import Strings as Strings
 from ..types import as_strings
-from .base import Data, PackedData, TableData
+from .base import Data, DataFiles, PackedData, TableData
 
 
 class PairData(PackedData):
     """Sentence pairs."""
 
-    locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded data
-    examples: Positive = 20000  # embedded training pairs
-    links: str = ""  # word alignments of data.train, a file in Pharaoh format; families with fertilities read it
+    train: DataFiles = ()  # "source,target": text files, one sentence per line, .gz, .bz2, .xz and .zst too; or one
+    # table of pairs. A glob or a list, [["a.en", "b.en"], ["a.de", "b.de"]], names several for a side; \, is a comma
+    # inside a name. Empty: embedded dates
+    columns: Strings = ()  # source and target, by name or by number from 1; in evaluation, more are references. Empty:
+    # known names
+    locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded data: any two of
+    # Babel's
+    examples: Positive = 20000  # training examples of the embedded data
+    links: str = ""  # word alignments of data.train (`regard align`), for families with fertilities; "": by an IBM
+    # model
     teacher: str = ""  # a run whose tokenizers are used, and which fine-tunes families with fertilities
     teacher_weight: Share = 0.0  # of the fine-tuning losses; the paper's is 0.25
     teacher_init: bool = False  # begin with the weights of the teacher that fit, by name and shape
@@ -40,38 +47,53 @@ class PairData(PackedData):
 class MixData(PackedData):
     """Pairs of several tasks: data.train=a.tsv,b.tsv names a file for each task."""
 
-    prefixes: Strings = ()  # prepended to the sources of each task, such as "translate: ,summarize: "
+    train: DataFiles = ()  # "a.tsv,b.jsonl": a table of pairs for each task, .gz, .bz2, .xz and .zst too; a list as
+    # [["a.tsv", "b.tsv"], "c.tsv"] gives a task several. Empty: embedded dates
+    prefixes: Strings = ()  # prepended to the sources of each task, in the order of data.train: "translate: ,summarize:
+    # "
     weights: tuple[
         Annotated[float, Field(gt=0)], ...
     ] = ()  # sampling weights of the tasks; empty: by number of examples
     locales: Strings = ("en", "de", "fr")  # of the embedded data: from the first into each of the others
-    examples: Positive = 20000  # embedded training pairs, over all tasks
+    examples: Positive = 20000  # training examples of the embedded data, over all tasks
 
 
 class SpanData(PackedData):
     """Lines of text with masked spans. Lines that are too long give one random window per epoch."""
 
+    train: DataFiles = ()  # text files, .gz, .bz2, .xz and .zst too; each line is an example. Or tables with texts.
+    # Empty: dates in 28 languages
+    max_tokens: Positive = 256  # of a row; longer lines give one random window per epoch
+    holdout: Share = 0.0  # fraction at the end of data.train for validation if data.valid is empty
     masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # fraction of the tokens that is masked
-    span: Annotated[float, Field(ge=1)] = 3.0  # mean length in tokens
-    sentinels: Annotated[int, Field(ge=2)] = 100  # of a trained tokenizer
+    span: Annotated[float, Field(ge=1)] = 3.0  # mean length of a masked span in tokens
+    sentinels: Annotated[int, Field(ge=2)] = 100  # of a trained tokenizer: the most spans of a row
     locales: Strings = ()  # of the embedded data, as in classify
-    examples: Positive = 20000  # embedded training lines
+    examples: Positive = 20000  # training examples of the embedded data
 
 
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
-    columns: Strings = ()  # of text, text_pair and label, by number or name; or these words in column order
-    pairs: Literal["auto", "yes", "no"] = "auto"  # whether an example has two texts; auto: by the names of the columns
-    problem_type: Literal["auto", "single_label", "multi_label", "regression"] = "auto"
-    delimiter: str = ""  # between the labels of a cell; empty: a comma, or a list
-    class_weights: Strings = ()  # balanced, or weights such as spam:3,ham:0.5; other labels have 1
-    names: Strings = ()  # of labels that are given by their index
-    embedded: Literal["language_id", "matching"] = "language_id"  # the synthetic data set
-    locales: Strings = ()  # of language_id; empty: all of synthetic.language_id.LOCALES
-    examples: Positive = 20000  # embedded training texts
+    train: DataFiles = ()  # a table of labeled texts: TSV, CSV, JSONL, JSON, Parquet, Arrow; .gz, .bz2, .xz and .zst
+    # too. Empty: the embedded data
+    max_tokens: Positive = 256  # of a text with START and END; longer ones are truncated, counted and reported
+    columns: Strings = ()  # of text and label (of pairs: text, text_pair, label), by number from 1 or by name; or these
+    # words in column order: label,text. Empty: known names; or text, then label
+    pairs: Literal["auto", "yes", "no"] = "auto"  # yes: an example has two texts; auto: by known names, such as premise
+    # and hypothesis, or by three names in data.columns; no: one text
+    problem_type: Literal["auto", "single_label", "multi_label", "regression"] = "auto"  # what the targets are; auto:
+    # lists or data.delimiter give multi_label, fractions with 20 different values or more regression
+    delimiter: str = ""  # between the labels of a cell (multi_label); empty: a comma, or a list
+    class_weights: Strings = ()  # balanced, or weights in the loss such as spam:3,ham:0.5; other labels have 1
+    names: Strings = ()  # of labels that are given by their index from 0
+    embedded: Literal["language_id", "matching"] = "language_id"  # language_id: the language of a date; matching: see
+    # recipe matching
+    locales: Strings = ()  # of the embedded data: any of Babel's; empty: 28, many closely related
+    examples: Positive = 20000  # training examples of the embedded data
     token_masking: Share = 0.0  # fraction of the tokens replaced by <mask> in training, drawn anew in every epoch
-    rdrop: Annotated[float, Field(ge=0)] = 0.0  # weight of the R-Drop loss (2106.14448): two passes, symmetric KL
+    rdrop: Annotated[float, Field(ge=0)] = 0.0  # weight of the R-Drop loss (2106.14448): two passes per text, symmetric
+    # KL divergence
 
     @field_validator("class_weights")
     @classmethod
@@ -94,34 +116,45 @@ class LabelData(TableData):
 class TagData(Data):
     """Sentences with a tag for each word. Long sentences are split into overlapping windows."""
 
-    format: Literal["auto", "conllu", "columns", "jsonl", "json", "parquet", "arrow", "text"] = (
-        "auto"  # text has no tags: for prediction only
-    )
-    column: str = ""  # CoNLL-U name, number from 1, or JSON field; empty: upos, last column, "tags"
-    names: Strings = ()  # of tags that are given by their index
+    train: DataFiles = ()  # a file of tagged sentences: CoNLL-U; columns with a blank line between sentences
+    # (CoNLL-2003); JSONL, JSON, Parquet or Arrow with tokens and tags. Empty: Python's standard library
+    max_tokens: Positive = 256  # of a row with START and END; longer sentences are split into overlapping windows
+    format: Literal["auto", "conllu", "columns", "jsonl", "json", "parquet", "arrow", "text"] = "auto"
+    # auto: by file name; text (words between spaces) has no tags: for prediction only
+    column: str = ""  # of the tags: a CoNLL-U name (upos, xpos, deprel …), a number from 1, or a JSONL field; empty:
+    # upos, the last column, the field tags
+    names: Strings = ()  # of tags that are given by their index from 0
     overlap: Count = 32  # tokens that neighboring windows share
-    examples: Positive = 4000  # embedded training sentences
+    examples: Positive = 4000  # training sentences of the embedded data
 
 
 class MaskData(TableData):
     """Lines of text with masked tokens. Lines that are too long give one random window per epoch."""
 
-    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # fraction of the tokens that is predicted
+    train: DataFiles = ()  # text files, .gz, .bz2, .xz and .zst too; each line is an example. Or tables with texts.
+    # Empty: dates in 28 languages
+    max_tokens: Positive = 256  # of a row with START and END; longer lines give one random window per epoch
+    holdout: Share = 0.0  # fraction at the end of data.train for validation if data.valid is empty
+    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # fraction of the tokens to predict: 80 % of them become <mask>,
+    # 10 % a random token, 10 % stay unchanged
     whole_words: bool = False  # mask all tokens of a word together
     next_sentence: bool = (
         False  # also predict if the second of two lines follows the first; a blank line ends a document
     )
     locales: Strings = ()  # of the embedded data, as in classify
-    examples: Positive = 20000  # embedded training lines
+    examples: Positive = 20000  # training examples of the embedded data
 
 
 class TextData(TableData):
     """Running text, for language models."""
 
+    train: DataFiles = ()  # files, folders or globs of text, .gz, .bz2, .xz and .zst too; or tables with texts. Empty:
+    # Python's standard library
+    holdout: Share = 0.0  # fraction at the end of data.train for validation if data.valid is empty
     max_tokens: Positive = 256  # of a window, in training and evaluation
-    document: Literal["file", "line", "blank", "stream"] = (
-        "file"  # blank: ends at an empty line; stream: see data/datasets/corpus.py
-    )
+    document: Literal["file", "line", "blank", "stream"] = "file"  # the unit of text: file, line, blank (ends at an
+    # empty line), stream (all lines, END after each). No attention between texts; a record of a table is always one
+    # text
     stride: Count = 0  # tokens between window starts in evaluation; 0: windows do not overlap
     cache: str = ""  # folder of encoded texts; empty: in the user's cache folder
     verify: bool = False  # detect changed files by all bytes, not only by size, time and samples
@@ -139,8 +172,11 @@ class TextData(TableData):
 class TokenizerConfig(Base):
     """Settings of a tokenizer that is trained on the data."""
 
-    kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"
-    vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one token
-    joint: bool = True  # one tokenizer for source and target
-    normalize: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
-    symbols: Strings = ()  # never split
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"  # trained on data.train and
+    # stored in the run; space: words between spaces; wordpiece is BERT's: it loses spaces and unknown letters, so
+    # decoding is not exact
+    vocab: Annotated[int, Field(ge=5)] = 8000  # maximum size, with the four control symbols
+    joint: bool = True  # one tokenizer for both sides; false: one for each
+    normalize: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"  # none (decoding restores every text
+    # exactly), or what changes texts before they become tokens
+    symbols: Strings = ()  # words that are never split

@@ -12,6 +12,7 @@ from ...config.decode import WritingDecode
 from ...config.renamed import moved_key
 from ...config.run import Run, changed_decode, section_keys
 from ...config.strategies import AnyStrategy, OutputRules, TokenRules
+from ...config.types import Base
 from ...decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ...errors import UserError
 from ...messages.texts import TextRequest
@@ -57,7 +58,8 @@ class Planner:
     @cached_property
     def known(self) -> Container[str]:
         """The keys of decode.*."""
-        return section_keys(type(self.run.decode), "decode")
+        section: type[Base] = type(self.run.decode)
+        return section_keys(section, "decode")
 
     def keys(self, request: type[TextRequest]) -> dict[str, str]:
         """The keys below decode.* of the fields of a request, apart from `strategy` and `rules`."""
