@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from ..errors import UserError
 from ..files import Json, Toml
-from .renamed import moved_key, renamed_key
+from .renamed import MOVED, moved_key, renamed_key
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -178,6 +178,8 @@ class SettingsDraft:
         keys = [*self.leaves, *self.groups]
         if (new := moved_key(renamed_key(key), keys)) != key and new in keys:
             return f"it is now called {new}"
+        if key in MOVED:  # of another task or family
+            return "`--show` lists the keys of this task and family"
         near = [name for name in keys if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, keys, n=1) or difflib.get_close_matches(key, near, n=1, cutoff=0.0)
         return f"did you mean {near[0]}?" if near else "`regard train RECIPE --show` lists the keys"
@@ -185,19 +187,25 @@ class SettingsDraft:
     def _kind(self, slot: str) -> Any:
         return self.values.get(f"{slot}.kind", getattr(self.groups[slot].default, "kind", None))
 
-    def kinds(self, slot: str) -> dict[str | None, dict[str, Setting]]:
-        """The settings of each kind that a slot may have."""
-        return {kind_of(group): settings_of(group) for group in groups_in(self.groups[slot].annotation)}
+    def kinds(self, slot: str) -> dict[str | None, type]:
+        """The groups that a slot may hold, by their kinds."""
+        return {kind_of(group): group for group in groups_in(self.groups[slot].annotation)}
 
     def nested_values(self) -> Settings:
         """The nested values, without settings of another kind of their slot, which are reported as errors."""
         for slot in self.groups:
             kinds, kind = self.kinds(slot), self._kind(slot)
-            for key in [key for key in self.values if key.startswith(f"{slot}.") and len(kinds) > 1 and kind in kinds]:
-                if key[len(slot) + 1 :].partition(".")[0] not in kinds[kind]:
-                    others = ", ".join(name for name in kinds[kind] if name != "kind") or "no settings"
+            if len(kinds) < 2 or kind not in kinds:
+                continue
+            known = settings_of(kinds[kind])
+            for key in [key for key in self.values if key.startswith(f"{slot}.")]:
+                name, absent = key[len(slot) + 1 :].partition(".")[0], object()
+                if name in known:
+                    continue
+                if vars(kinds[kind]).get(name, absent) != self.values[key]:  # a constant of the kind may be given
+                    others = ", ".join(name for name in known if name != "kind") or "no settings"
                     self.errors.append(f"{key} does not belong to {slot}={kind}, which has {others}")
-                    del self.values[key]
+                del self.values[key]
         return nest(self.values)
 
     def add_validation_errors(self, error: ValidationError, prefix: str = "") -> None:

@@ -190,7 +190,8 @@ def without_foreign(settings: Settings) -> tuple[JsonObject, dict[str, str]]:
         values[kind] = "greedy" if "greedy" in kinds else next(iter(kinds), None)
     draft.add_layer("run.json", values)
     draft.nested_values()
-    return {key: value for key, value in values.items() if key in draft.values}, former
+    kept = {key: value for key, value in values.items() if key in draft.values}
+    return kept, {key: former[key] for key in kept if key in former}
 
 
 def _kinds(draft: SettingsDraft, slot: str) -> list[str | None]:

@@ -3,7 +3,7 @@
 `kind` tells strategies apart. The score of a text is its log-probability / length^length_penalty.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -137,6 +137,16 @@ class MaskPredict:
 DecodeStrategy: TypeAlias = Greedy | Sample | Beam
 ParallelStrategy: TypeAlias = Argmax | Average | NoisyParallel | MaskPredict
 AnyStrategy: TypeAlias = DecodeStrategy | BestPath | ParallelStrategy
+
+
+def with_one_text(strategy: AnyStrategy) -> AnyStrategy:
+    """The strategy for the best text alone."""
+    return replace(strategy, n=1) if isinstance(strategy, Sample | Beam) else strategy
+
+
+def beam_for_one_text(strategy: AnyStrategy) -> Beam:
+    """A beam search for the best text: that of the strategy if it is one."""
+    return replace(strategy, n=1) if isinstance(strategy, Beam) else Beam()
 
 
 def _require_one(value: tuple[int, ...]) -> tuple[int, ...]:

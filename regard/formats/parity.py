@@ -132,11 +132,9 @@ def compare_texts(predictor: "TranslatePredictor", draft: Path, precision: str) 
     assert isinstance(ours, TranslatePredictor)
     sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
     difference = sample.compare_logits("the folder", sample.logits_of(ours))
-    for search in (lambda penalty: greedy(0), lambda penalty: beam(0, "exact", penalty)):
-        theirs, expected = (
-            each.predict(sample.texts, **search(each.run.decode.strategy.length_penalty)) for each in (ours, predictor)
-        )
-        count.add("the folder", theirs, expected)
+    penalties = [each.run.decode.strategy.length_penalty for each in (ours, predictor)]
+    for theirs, expected in ([greedy(0)] * 2, [beam(0, "exact", penalty) for penalty in penalties]):
+        count.add("the folder", ours.predict(sample.texts, **theirs), predictor.predict(sample.texts, **expected))
     readers = ["regard"]
     if find_spec("transformers") is not None:
         import transformers

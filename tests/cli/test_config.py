@@ -7,6 +7,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,9 +28,12 @@ from regard.config.registry import FAMILIES, TASKS
 from regard.config.renamed import RENAMED, renamed_key
 from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve_run
 from regard.config.schema import schema_of
+from regard.config.strategies import Beam, Sample
 from regard.config.task_settings import section_types, task_settings
 from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
+from regard.tasks.generate.plans import Planner
+from regard.tasks.language.settings import LanguageDecode
 
 
 def errors_of(recipe: str = "translate", **overrides: object) -> list[str]:
@@ -53,7 +57,7 @@ def test_defaults_are_the_published_ones():
     assert (WarmupStableDecay().decay, Cosine().floor) == (0.2, 0.0)
     assert Data().locales == ("en", "de")
     assert TokenizerConfig().vocab == 8000
-    assert (Seq2SeqDecode().beam, Seq2SeqDecode().early_stopping) == (5, "exact")
+    assert (Seq2SeqDecode().strategy, LanguageDecode().strategy) == (Beam(5, 1, 1.0, "exact"), Sample())
 
 
 def test_settings_are_frozen_and_unknown_keys_are_errors():
@@ -166,7 +170,12 @@ def test_another_family_removes_the_model_settings_of_the_former(tmp_path):
 
 def test_a_section_keeps_its_settings_with_another_kind():
     run = resolve_run("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
-    assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.kind, run.decode.beam) == (99, "char", "greedy", 5)
+    assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.strategy.kind, run.decode.strategy.size) == (
+        99,
+        "char",
+        "greedy",
+        5,
+    )
 
 
 def test_a_setting_without_a_kind_applies_to_the_default_kind():
@@ -287,7 +296,7 @@ MESSAGES = {
         "train.seed=9223372036854775808",
         "train.seed is 9223372036854775808; expected less than",
     ),
-    "no beam": ("decode.beam=0", "decode.beam is 0; expected at least 1"),
+    "no beam": ("decode.beam=0", "decode.strategy.size is 0; expected at least 1"),
     "no budget": ("train.tokens=0", "train.tokens is 0; expected at least 1"),
     "no checkpoint kept": ("train.keep=0", "train.keep is 0; expected at least 1"),
     "a beta of one": ("train.optimizer.betas=0.9,1.0", "train.optimizer.betas is 1.0; expected less than 1"),
@@ -300,7 +309,7 @@ MESSAGES = {
         "model.positions.tokens=9",
         "model.positions.tokens does not belong to model.positions=",
     ),
-    "n-best above the beam": ("decode.nbest=9", "decode.nbest is 9, above decode.beam=5; raise the beam"),
+    "n-best above the beam": ("decode.nbest=9", "decode.strategy.n is 9, above decode.strategy.size=5; raise the size"),
     "no end": ("train.steps=0", "the training has no end; set train.steps, train.epochs or train.minutes"),
     "empty training data": ("data.train=", "data.train is empty; name files, or leave it out to train on the embedded"),
     "empty list of training data": ("data.train=[]", "data.train is empty; name files"),
@@ -521,10 +530,35 @@ def test_metrics_have_a_direction() -> None:
 
 def test_changed_decode_settings_are_remembered_by_value_and_type():
     run = resolve_run("translate", {}).run
-    first = changed_decode(run, {"beam": 2})
-    assert changed_decode(run, {"beam": 2}) is first and first.beam == 2
+    planner = Planner(run, tokenizer=None)
+    first = planner.changed({"beam": 1})
+    assert planner.changed({"beam": 1}) is first and first.strategy.size == 1
+    assert planner.changed({"strategy": Beam(2)}) is planner.changed({"strategy": Beam(2)})
     assert changed_decode(run, {}) is run.decode
-    with pytest.raises(UserError, match="decode.beam"):
-        changed_decode(run, {"beam": True})  # equals 1, which a table of values would find
+    with pytest.raises(UserError, match="decode.strategy.size"):
+        planner.changed({"beam": True})  # equals 1, which a table of values would find
     other = resolve_run("translate", {"decode.length_penalty": 2.0}).run
-    assert changed_decode(other, {"beam": 2}).length_penalty == 2.0
+    assert changed_decode(other, {"beam": 2}).strategy.length_penalty == 2.0
+    assert planner.changed({"batch": np.int64(3)}).batch == 3  # not plain, so it is not remembered
+    assert planner.changed({"batch": np.int64(3)}) is not planner.changed({"batch": np.int64(3)})
+
+
+def test_a_changed_section_equals_a_merged_run():
+    """Whatever is valid is equal by the short way of a section and by the long way of a whole run."""
+    for recipe, changes in (
+        ("translate", {"kind": "sample", "temperature": 0.5}),
+        ("translate", {"strategy.n": 3, "rules.suppress_tokens": 7}),
+        ("translate", {"kind": "greedy", "nbest": 1}),
+        ("language", {"top_k": "3", "max_tokens": 5}),
+        ("nat", {"kind": "npd", "teacher": "runs/x", "seed": 4}),
+        ("transcribe", {"kind": "ctc"}),
+    ):
+        run = resolve_run(recipe, {}).run
+        assert changed_decode(run, changes) == resolve_run(recipe, {"decode": changes}).run.decode
+    limited = resolve_run("language", {"decode.max_length": 9, "decode.min_length": 4}).run
+    assert (limited.decode.max_length, limited.decode.max_tokens) == (9, 256)
+    changed = changed_decode(limited, {"max_tokens": 5})
+    assert (changed.max_length, changed.min_length) == (0, 4)
+    assert change_settings(limited, {"decode.min_tokens": "2", "eval": {}}).decode.min_length == 0
+    both = changed_decode(limited, {"max_tokens": 5, "max_length": 7})
+    assert (both.max_tokens, both.max_length) == (5, 7)

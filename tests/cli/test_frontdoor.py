@@ -243,7 +243,7 @@ def test_the_python_interface(tmp_path, monkeypatch):
         model={"size": "tiny", "width": 32, "heads": 2}, train={"steps": 3, "tokens": 500, "tensorboard": False, "precision": "bf16"},
     )  # fmt: skip
     assert (tmp_path / "y" / "source.tokenizer.json").exists() and isinstance(packed.predict("Jan 1, 2024"), str)
-    assert regard.load(tmp_path / "y", decode={"beam": 2}).run.decode.beam == 2
+    assert regard.load(tmp_path / "y", decode={"beam": 2}).run.decode.strategy.size == 2
 
 
 def test_the_wheel_works_outside_the_checkout(tmp_path):

@@ -211,7 +211,7 @@ def test_mistakes_of_training(folder: Path, capsys: Capture, tmp_path: Path) -> 
         (["data.speed=1,3"], "data.speed is 3; expected at most 2"),
         (["data.rate=500"], "data.rate is 500; expected at least 1000"),
         (["data.hop=30"], "data.hop is 30; expected at most 25"),
-        (["decode.kind=ctc", "decode.nbest=2"], "decode.nbest is 2 but ctc finds one"),
+        (["decode.kind=ctc", "decode.nbest=2"], "decode.strategy.n does not belong to decode.strategy=ctc"),
     ):
         refused(capsys, "train", "transcribe", *TINY, *settings, "--dry", words=words)
     words = "model.family=vit cannot be used for the task transcribe"

@@ -106,7 +106,7 @@ def test_every_supported_form(name, tmp_path):
     assert "texts equal" in told["checked"]
     ours, theirs = same(run, tmp_path / "out")
     assert theirs.config.model_type == ("llama" if "modern" in name else "gpt2")
-    assert regard.load(tmp_path / "out").run.decode.kind == ours.run.decode.kind
+    assert regard.load(tmp_path / "out").run.decode.strategy.kind == ours.run.decode.strategy.kind
     theirs.save_pretrained(tmp_path / "theirs")
     saved, mine = (load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "out"))
     assert {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in mine.items()}
@@ -118,7 +118,7 @@ def test_changed_generation_settings_apply(run, tmp_path):
     path = out / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 2, "max_new_tokens": 3}))
     decode = regard.load(out).run.decode
-    assert (decode.kind, decode.beam, decode.max_tokens) == ("beam", 2, 3)
+    assert (decode.strategy.kind, decode.strategy.size, decode.max_tokens) == ("beam", 2, 3)
     assert regard.load(out, decode={"max_tokens": 5}).run.decode.max_tokens == 5
 
 

@@ -351,7 +351,8 @@ def test_a_stream_is_its_whole(name: str) -> None:
     if not predictor.run.model.family.startswith(("nat", "cmlm")):
         for kind in ("sample", "beam"):
             one_sentence(
-                "decode.nbest is 2; a stream has one text", lambda kind=kind: predictor.stream("a", kind=kind, nbest=2)
+                "decode.strategy.n is 2; a stream has one text",
+                lambda kind=kind: predictor.stream("a", kind=kind, nbest=2),
             )
         assert any(len([*predictor.stream(item, kind="greedy", max_tokens=6)]) > 1 for item in case.items)
 

@@ -9,6 +9,7 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.run import Run
+from ...config.strategies import beam_for_one_text
 from ...data.datasets.captions import CaptionDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -128,7 +129,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return item.value_as(Image).raw
 
     async def view(self, item: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
-        plan = self.plan(self.requests([item], kind="beam", nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=beam_for_one_text(self.run.decode.strategy))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
@@ -137,7 +138,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         examples.require_nonempty("data.test")
         references = reference_lists(examples)
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        captions = predict_lazily(self, (image for image, _ in examples), {"nbest": 1})
+        captions = predict_lazily(self, (image for image, _ in examples), self.best_text)
         metrics: Metrics = {"examples": len(examples)} | caption_metrics(captions, references, tokenization)
         metrics |= loss_metrics(self, examples, references)
         metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf")}

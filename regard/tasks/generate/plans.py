@@ -55,6 +55,10 @@ class Planner:
             plan = self._plans[key] = self._new_plan(self.keys(type(request)), values)
         return plan
 
+    def after_prefix(self, request: TextRequest) -> Plan:
+        """The plan of a part of a request that does not begin its text: the prefix has been written."""
+        return self(request, prefix="") if "decode.prefix" in self.known else self(request)
+
     @cached_property
     def known(self) -> Container[str]:
         """The keys of decode.*."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from ...config.strategies import Beam, BestPath
+from ...config.strategies import Beam, BestPath, beam_for_one_text
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit, ProgressDelta, SegmentDelta
 from ...decode.engine.jobs import Forward, Gather, Head, ModelCall, Read
@@ -53,7 +53,7 @@ class SegmentTranscriber(Transcriber):
         chunks = Chunks(self.modality.segments(request.sound, longest, read))
         progress = None if emit is None else Progress(emit, await self.length_to_report(request.sound, emit))
         done, segments, usages = 0, list[TranscriptSegment](), list[Usage]()
-        following = self.plan(request, prefix="")  # the prefix begins the whole transcript
+        following = self.plan.after_prefix(request)  # the prefix begins the whole transcript
         while audio := await Read(self.read_chunks, (chunks, done)):
             if plan.constraints.include and audio[-1].number:
                 raise UserError(
@@ -120,7 +120,7 @@ class SegmentTranscriber(Transcriber):
         if target is not None:
             (tokens,) = self.text_ids([target])
         else:
-            beam = self.plan(TranscribeRequest(Sound(raw)), strategy=Beam())
+            beam = self.plan(TranscribeRequest(Sound(raw)), strategy=beam_for_one_text(self.run.decode.strategy))
             hypotheses = await self.writer.search(source, beam)
             tokens = hypotheses[0].tokens if hypotheses else []
         return await self.writer.view(self.modality, source, tokens, layer, title)

@@ -166,7 +166,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, transcripts, references = transcribe_examples(self, examples, {"nbest": 1})
+        metrics, transcripts, references = transcribe_examples(self, examples, self.best_text)
         return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(

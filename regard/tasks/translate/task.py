@@ -125,7 +125,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         if not plan.decode.split_sentences:
             return await self._write(request, request.source, plan, emit)
         sentences = [sentence.strip() for sentence in split_sentences(request.source)]
-        following = self.plan(request, prefix="")  # the prefix begins the whole text
+        following = self.plan.after_prefix(request)  # the prefix begins the whole text
         parts = None if emit is None else OrderedParts(emit)
 
         async def write(number: int, sentence: str) -> TranslateResult:
@@ -161,7 +161,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        plan = self.plan(self.requests([item], nbest=1)[0])
+        plan = self.plan(self.requests([item], **self.best_text)[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def align(
