@@ -77,7 +77,7 @@ def score(kind: str, found: Sequence[Any], rows: Rows) -> float:
 
 def make_start(kind: str, rows: Rows, folder: Path) -> Path:
     """A Hugging Face folder with the first weights: those of a training whose one step changes nothing."""
-    model = {"model.size": "tiny", "model.inner": 256, "model.ngrams.order": 0, "tokenizer.vocab": 500}
+    model = {"model.size": "tiny", "model.inner": 256, "data.ngrams.order": 0, "tokenizer.vocab": 500}
     still = {"train.steps": 1, "train.lr": 1e-12, "train.tensorboard": False, "device": "cpu", "eval.baseline": False}
     types = {"labels": "multi_label", "number": "regression"}
     still["data.problem_type"] = types.get(kind, "single_label")

@@ -1,7 +1,7 @@
 """`python -m benchmarks.classify_defaults`: the default recipe of `classify` beside a bag of words.
 
 The recipe trains from scratch with several seeds. Beside it: TF-IDF of words and word pairs with logistic regression,
-by scikit-learn and by regard, C of 1 or 10 chosen on dev. Test data are scored with --test only.
+by scikit-learn alone and as `regard train` has it, C of 1 or 10 chosen on dev. Test data are scored with --test only.
 """
 
 import argparse
@@ -97,7 +97,9 @@ def plan(options: argparse.Namespace, notes: list[str]) -> list[Work]:
         raise UserError(f"--only {sorted(missing)[0]} needs the folder of its raw files; see --help")
     programs = [RECIPE] if "recipe" in options.programs else []
     if "tfidf" in options.programs:
-        programs += [*([SCIKIT] if installed("sklearn", notes) else []), OWN_BAG]
+        programs += [SCIKIT, OWN_BAG] if installed("sklearn", notes) else []
+    if not programs:
+        raise UserError(notes[0])
     splits = ("dev", "test") if options.test else ("dev",)
     settings = dict(each.split("=", 1) for each in options.settings)
     return [

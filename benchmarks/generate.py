@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.adapt import precision
+from regard.config.losses import SmoothedLoss
 from regard.config.train import AdamW
 from regard.data.batch import Batch
 from regard.decode import SearchSettings, Suppress, run_search
@@ -210,7 +211,7 @@ def trainers(
     without_dropout = c.model_copy(update={"dropout": 0.0})
     own = gpt.Model(without_dropout).to(device)
     own.load_state_dict(model.state_dict())
-    objective = LanguageObjective(own, smoothing=0.0)
+    objective = LanguageObjective(own, SmoothedLoss(smoothing=0.0))
 
     def our_loss(net: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
         inputs = {"text": Inputs("tokens", tokens), "labels": Inputs("tokens", targets)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.device import resolve_device
 from regard.families import omni
@@ -56,7 +57,7 @@ def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
     model = omni.Model(config).to(where).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=True)
     precision = "bf16" if where.type == "cuda" else "fp32"
-    step = GradientStep(Seq2SeqCtcObjective(model, 0.1, 0), where, precision=precision)
+    step = GradientStep(Seq2SeqCtcObjective(model, SmoothedLoss(), 0), where, precision=precision)
     ready = lambda batch: batch.pin() if where.type == "cuda" else batch  # noqa: E731  # a step copies it to the device
 
     def micro_batches(kinds: tuple[str, ...], count: int) -> list[Batch]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.adapt import precision
+from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.decode import Beam, Generator, Greedy, SearchRequest
 from regard.decode.engine.wrappers import JointCTC
@@ -147,7 +148,10 @@ def our_step(model: Any, frames: Tensor, valid: Tensor, tokens: Tensor, device: 
         "labels": Inputs("tokens", tokens.flatten(), positions=places),
         "transcript": Inputs("tokens", tokens[:, :-1], torch.ones_like(tokens[:, :-1], dtype=torch.bool)),
     }
-    batch, objective = Batch(fields, tokens.numel()), Seq2SeqCtcObjective(model, 0.0, PAD).to(device)
+    batch, objective = (
+        Batch(fields, tokens.numel()),
+        Seq2SeqCtcObjective(model, SmoothedLoss(smoothing=0.0), PAD).to(device),
+    )
     return training_step(objective, lambda: objective(batch).sum / tokens.numel(), device)
 
 

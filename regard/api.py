@@ -78,21 +78,15 @@ def train(
 
 def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Section) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
-    return _build(resolve(path_name(recipe, "recipe"), {"train.steps": 1, **merge_settings(overrides, sections)}).run)
+    from .tasks.task import build_without_data
+
+    changes = {"train.steps": 1, **merge_settings(overrides, sections)}
+    return build_without_data(resolve(path_name(recipe, "recipe"), changes).run)
 
 
-def _build(run: Run) -> "nn.Module":
-    from .adapt.prune import prune_heads
-    from .families import family
-    from .tasks.task import size_without_data
-
-    run = size_without_data(run)
-    return prune_heads(family(run.model.family).Model(run.model), run.pruned_heads)
-
-
-def show(recipe: str, overrides: Settings) -> str:
-    """All settings of a run with their origins, as TOML."""
-    return resolve(recipe, overrides).show()
+def show(recipe: str, overrides: Settings, all: bool = False) -> str:
+    """The settings of a run that differ from the defaults, or all of them, with their origins, as TOML."""
+    return resolve(recipe, overrides).show(all)
 
 
 def dry(recipe: str, overrides: Settings) -> str:
@@ -101,7 +95,7 @@ def dry(recipe: str, overrides: Settings) -> str:
 
     from .adapt.freeze import freeze
     from .runs import tuned
-    from .tasks.task import prepare
+    from .tasks.task import build_without_data, prepare
 
     run = resolve(recipe, overrides).run
     pretrained = open_pretrained(run.start) if run.start and (run.tune.kind != "none" or run.data.train) else None
@@ -110,7 +104,7 @@ def dry(recipe: str, overrides: Settings) -> str:
     with meta:
         if run.data.train:
             job = prepare(run, pretrained.processors if pretrained else {}, meta)
-        model = job.model if job else _build(run)
+        model = job.model if job else build_without_data(run)
         if pretrained:
             pretrained.shared_names(model)
         if pretrained and run.tune.kind != "none":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.config.train import Train
+from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.families import transformer
 from regard.formats import ctranslate2
@@ -16,7 +16,7 @@ from regard.formats.huggingface.generation import max_positions
 from regard.formats.huggingface.marian_export import as_marian, config, tensors
 from regard.tasks.translate.task import TranslatePredictor
 
-SMOOTHING = Train().smoothing
+SMOOTHING = SmoothedLoss().smoothing
 
 
 def installed(package: str, notes: list[str]) -> bool:

@@ -179,9 +179,9 @@ def _encode_method(injection: PromptTuning) -> Method:
         length = model.tune.length
         with model.tune.prompting(text.values):
             encoded: Encoded = original.encode(model, prepend(text, length))
-        return (
-            encoded if model.tune.has_decoder else replace(encoded, states=encoded.states[:, length:], valid=text.valid)
-        )
+        if model.tune.has_decoder:
+            return encoded
+        return replace(encoded, states=encoded.states[:, length:], valid=text.valid, text=text)
 
     return encode
 

@@ -14,7 +14,7 @@ from ..threads import limit_spinning
 from .arguments import QUIET, add_options, parse_settings, split_arguments
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
-from .info import complete_recipe, print_explanation
+from .info import complete_recipe, preview, print_explanation
 from .inputs import InputReader, check_files, chunks
 from .io import (
     check_predict_options,
@@ -45,6 +45,7 @@ from .options import (
     Quiet,
     RunFolder,
     Settings,
+    Show,
     Similar,
     SpokenTask,
     Template,
@@ -60,7 +61,7 @@ from .transcript_files import parse_outputs, save_transcripts
 app = typer.Typer(
     name="regard",
     help="Train, evaluate, use and inspect Transformers.",
-    epilog="Settings are key=value; `regard train RECIPE --show` lists the keys, such as train.steps=300.",
+    epilog="Settings are key=value; `regard train RECIPE --show all` lists the keys, such as train.steps=300.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -104,7 +105,7 @@ def train(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to create; default: runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; RECIPE may be left out.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Only print all settings and their origins.")] = False,
+    show: Show = False,
     dry: Annotated[bool, typer.Option("--dry", help="Only read data.train, build the model and print sizes.")] = False,
     explain: Explain = None,
     as_json: AsJson = False,
@@ -114,36 +115,32 @@ def train(
     from ..runs import stages
 
     arguments = list(settings or [])
+    if everything := show and "all" in arguments:
+        arguments.remove("all")
     if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out
         arguments, recipe = [recipe, *arguments], None
     changes = parse_settings(arguments)
     if recipe is None and (show or dry or explain or not resume):
         raise UserError("missing argument 'RECIPE'; `regard train --help` shows what is expected")
-    if explain:
-        print_explanation(recipe or "", changes, explain, as_json)
-    elif stages.has_stages(recipe, out, resume):
-        out = out or Path("runs") / Path(recipe or "").stem
-        if dry:
-            raise UserError("--dry reads the data of one training and this recipe has several; use --show")
-        if show:
-            print(stages.show_stages(recipe or "", changes, out))
-            return
-        progress = not QUIET.get()
+    if out is None and recipe is None:
+        raise UserError("--resume without RECIPE needs the folder of the run; give --out RUN")
+    out = out or Path("runs") / Path(recipe or "").stem
+    if recipe is not None and explain:
+        print_explanation(recipe, changes, explain, as_json)
+        return
+    if recipe is not None and (show or dry):
+        print(preview(recipe, changes, out, show, dry, everything))
+        return
+    progress = not QUIET.get()
+    if stages.has_stages(recipe, out, resume):
         exit_if_stopped(
             stages.run_stages(recipe, changes, out=out, resume=resume, report=print_fact, progress=progress)
         )
-    elif show:
-        print(api.show(recipe or "", changes))
-    elif dry:
-        print(api.dry(recipe or "", changes))
-    elif out is None and recipe is None:
-        raise UserError("--resume without RECIPE needs the folder of the run; give --out RUN")
-    else:
-        out = out or Path("runs") / Path(recipe or "").stem
-        outcome = api.run_training(recipe, changes, out=out, resume=resume, progress=not QUIET.get()).outcome
-        if as_json:
-            print(json_line({"run": str(out), **dataclasses.asdict(outcome)}))
-        exit_if_stopped(outcome.signal)
+        return
+    outcome = api.run_training(recipe, changes, out=out, resume=resume, progress=progress).outcome
+    if as_json:
+        print(json_line({"run": str(out), **dataclasses.asdict(outcome)}))
+    exit_if_stopped(outcome.signal)
 
 
 def exit_if_stopped(signal: int) -> None:

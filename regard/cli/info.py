@@ -102,3 +102,15 @@ def print_explanation(recipe: str, changes: dict[str, str], key: str, as_json: b
 
     records = explain_setting(recipe, api.resolve(recipe, changes), key)
     print("\n".join(map(json_line, records)) if as_json else format_explanation(records))
+
+
+def preview(recipe: str, changes: dict[str, str], out: Path, show: bool, dry: bool, everything: bool) -> str:
+    """What a training would do: its settings (`--show`, `--show all`), or the sizes of its model (`--dry`)."""
+    from .. import api
+    from ..runs import stages
+
+    if stages.has_stages(recipe, out, resume=False):
+        if dry:
+            raise UserError("--dry reads the data of one training and this recipe has several; use --show")
+        return stages.show_stages(recipe, changes, out, everything)
+    return api.show(recipe, changes, everything) if show else api.dry(recipe, changes)

@@ -26,6 +26,12 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no facts on stderr; it may stand anywhere.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Show = Annotated[
+    bool,
+    typer.Option(
+        "--show", help="Only print the settings that differ from the defaults, with their origins; --show all: all."
+    ),
+]
 Explain = Annotated[
     str | None,
     typer.Option(metavar="KEY", help="Only explain a setting or a group, such as train.lr: meaning, range, default."),

@@ -22,7 +22,7 @@ def explain_setting(recipe: str, resolved: ResolvedRun, key: str) -> list[JsonOb
         candidates = [*values, *sorted(groups)]
         near = [name for name in candidates if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, candidates, n=1) or near[:1]
-        hint = f"did you mean {near[0]}?" if near else f"`regard train {recipe} --show` lists the keys"
+        hint = f"did you mean {near[0]}?" if near else f"`regard train {recipe} --show all` lists the keys"
         raise UserError(f"{key} is not a key; {hint}")
     schema, choices = schema_of_run(resolved.run), choices_of_run(resolved.run)
     return [_record(resolved, schema[name], values[name], choices.get(name, [])) for name in keys]

@@ -182,7 +182,7 @@ class SettingsDraft:
             return "`--show` lists the keys of this task and family"
         near = [name for name in keys if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, keys, n=1) or difflib.get_close_matches(key, near, n=1, cutoff=0.0)
-        return f"did you mean {near[0]}?" if near else "`regard train RECIPE --show` lists the keys"
+        return f"did you mean {near[0]}?" if near else "`regard train RECIPE --show all` lists the keys"
 
     def _kind(self, slot: str) -> Any:
         return self.values.get(f"{slot}.kind", getattr(self.groups[slot].default, "kind", None))

@@ -48,6 +48,13 @@ MOVED = {  # dotted keys of format 2, which are still read wherever settings are
     "decode.split": "decode.split_sentences",
     "decode.segment": "decode.max_segment_seconds",
     "data.prompts": "data.keep_prompts",
+    "data.links": "data.alignments",
+    **{
+        f"data.{name}": f"train.objective.{name}"
+        for name in ("teacher", "teacher_weight", "teacher_init", "glancing", "rdrop")
+    },
+    "train.smoothing": "train.objective.smoothing",
+    "model.ngrams": "data.ngrams",
 }
 MOVED_ELSEWHERE = {"decode.seed": "decode.windows.seed"}  # where a section lacks the key of MOVED
 

@@ -25,7 +25,6 @@ from .merge import (
     parse_value,
     plain_types,
     settings_of,
-    to_toml,
 )
 from .registry import FAMILIES, TASKS
 from .renamed import moved_key
@@ -50,7 +49,7 @@ class Run(Base):
     # them
     data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
-    train: Train = Train()
+    train: Train = Field(default_factory=dict, validate_default=True)
     decode: Any = Field(default_factory=dict, validate_default=True)
     eval: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps; auto: the first CUDA device, or the CPU
@@ -76,10 +75,12 @@ class Run(Base):
     @field_validator("train", mode="before")
     @classmethod
     def _type_of_objective(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, Mapping) or "task" not in info.data or isinstance(value.get("objective"), Base):
+        if not isinstance(value, Mapping | Base) or "task" not in info.data:
             return value
-        values = ObjectiveValues(_types_of(info)["train.objective"], value.get("objective", {}))
-        return {**value, "objective": values}
+        settings = dict(value)
+        objective = settings.get("objective", {})
+        values = dict(objective) if isinstance(objective, Base) else objective
+        return {**settings, "objective": ObjectiveValues(_types_of(info)["train.objective"], values)}
 
     @model_validator(mode="after")
     def _check_metric(self) -> "Run":
@@ -144,11 +145,14 @@ class ResolvedRun:
         values = {key: f"{value}  ({self.origin[key]})" for key, value in flatten(self.run.dump()) if value is not None}
         return html_table("ResolvedRun", values)
 
-    def show(self) -> str:
-        """TOML lines with the origin of each as a comment; as a file they are a recipe of the same run."""
-        lines = {key: f"{key} = {to_toml(value)}" for key, value in flatten(self.run.dump()) if value is not None}
-        widest = max(len(line) for line in lines.values() if len(line) < 60)
-        return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
+    def show(self, all: bool = False) -> str:
+        """TOML lines of the settings that differ from the defaults, with the origin of each as a comment; or of all.
+
+        As a file they are a recipe of the same run.
+        """
+        from .show import show_settings
+
+        return show_settings(self.run, self.origin, all)
 
 
 def resolve_run(recipe: str, overrides: Settings | None = None, read_start: ReadStart | None = None) -> ResolvedRun:
@@ -340,26 +344,27 @@ def _check_train_data(draft: SettingsDraft) -> None:
 
 
 def _drop_other_families(layers: list[Layer], draft: SettingsDraft) -> list[Layer]:
-    """Remove what the family lacks from layers below a change of the family, as a new kind does in a slot."""
+    """Remove what layers below a change of the family set for the former one, as a new kind does in a slot."""
     result: list[Layer] = []
-    family = None
+    family, task = None, _known_task(layers)
     for where, values in layers:
         layer_family = dict(flatten(values)).get("model.family", family)
-        if layer_family != family:
-            result = [(w, _drop_foreign(v, draft)) for w, v in result]
+        if result and layer_family != family:
+            former = SettingsDraft(Run, section_types(task, family))
+            result = [(below, _drop_foreign(settings, former, draft)) for below, settings in result]
         result, family = [*result, (where, values)], layer_family
     return result
 
 
-def _drop_foreign(values: Settings, draft: SettingsDraft) -> Settings:
-    """The settings without those of a model, and without keys and kinds of sections that the draft lacks."""
+def _drop_foreign(values: Settings, former: SettingsDraft, draft: SettingsDraft) -> Settings:
+    """The settings without those of a model, and without keys and kinds of sections that only the former family has."""
     flat = {draft.current_key(key): value for key, value in flatten(values) if not key.startswith("model.")}
     for slot in [key.removesuffix(".kind") for key in flat]:
         kind = flat.get(f"{slot}.kind", flat.get(slot))
         if slot in draft.groups and slot.startswith(FAMILY_SECTIONS) and kind not in draft.kinds(slot):
             flat = {key: value for key, value in flat.items() if key != slot and not key.startswith(f"{slot}.")}
-    known = draft.leaves.keys() | draft.groups.keys()
-    return {key: value for key, value in flat.items() if key in known or not key.startswith(FAMILY_SECTIONS)}
+    lost = former.leaves.keys() - draft.leaves.keys()
+    return {key: value for key, value in flat.items() if former.current_key(key) not in lost}
 
 
 def _draft(layers: list[Layer]) -> SettingsDraft:
@@ -369,9 +374,14 @@ def _draft(layers: list[Layer]) -> SettingsDraft:
 
 
 def _task_sections(layers: list[Layer], family: str | None = None) -> Mapping[str, type[Base]]:
-    """The types of sections that depend on the task and the family; those of translate if the task is unknown."""
+    """The types of sections that depend on the task and the family."""
+    return section_types(_known_task(layers), family)
+
+
+def _known_task(layers: list[Layer]) -> str:
+    """The task of the layers; translate if it is unknown, which validation reports."""
     task = _chosen(layers, "task")
-    return section_types(task if isinstance(task, str) and task in TASKS else "translate", family)
+    return task if isinstance(task, str) and task in TASKS else "translate"
 
 
 def _chosen(layers: list[Layer], key: str) -> Any:
@@ -409,7 +419,8 @@ def _add_start(
             f"set model.family={other} if the task can use it"
         )
     dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts})
+    foreign = {key for key in settings if key.startswith("data.") and key not in draft.leaves}  # of the start's task
+    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts | foreign})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(
             f"start {start} for {task}", family_of(family).SPEC.start_settings(task_settings(task).head, settings)

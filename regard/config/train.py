@@ -1,8 +1,9 @@
 """The settings of the training loop: limits, schedules, optimizers, precision, checkpoints."""
 
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from typing_extensions import TypeVar
 
 from .types import Base as Base
 from .types import Count as Count
@@ -81,7 +82,10 @@ class ObjectiveValues(NamedTuple):
     values: Any
 
 
-class Train(Base):
+L = TypeVar("L", bound=Base, default=Any, covariant=True)
+
+
+class Train(Base, Generic[L]):
     """Settings of the training loop."""
 
     steps: Count = 0  # the first reached of steps, epochs and minutes ends a training; 0: no limit. A given one
@@ -98,7 +102,6 @@ class Train(Base):
     accumulate: Positive = 1  # micro-batches per step: less memory, same result
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: faster on newer GPUs
     clip: Annotated[float, Field(ge=0)] = 1.0  # maximum gradient norm; 0: off
-    smoothing: Share = 0.1  # label smoothing
     average: Count = 0  # average this many last checkpoints at the end; used if better on data.valid; 0: off
     ema: Share = 0.0  # decay of a moving average of the weights, which is evaluated and saved; 0: off
     compile: bool = False  # torch.compile: slower start, faster on a GPU
@@ -113,7 +116,7 @@ class Train(Base):
     freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*; `--dry` lists the
     # names
     rates: Strings = ()  # factors of the learning rate by pattern, such as encoder.*:0.1; later entries win
-    objective: SerializeAsAny[Base] = Base()  # terms of the loss; the type depends on the task and the family
+    objective: SerializeAsAny[L] = Field(default_factory=dict, validate_default=True)  # terms of the loss
     own_loss: str = ""  # the name of the loss function that Python gave (regard.train(loss=…)); not set by hand
     own_metrics: Strings = ()  # the names of the metrics that Python gave; -name: lower is better; not set by hand
 

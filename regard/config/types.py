@@ -1,7 +1,7 @@
 """The types of settings: a group, numbers within bounds, lists of strings and of token numbers."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -12,6 +12,12 @@ class Base(BaseModel):
     """A group of settings. A union of groups with different `kind` is a slot; a plain string there names the kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> type:
+            """The class itself: only type checkers know the types of the sections of a run."""
+            return cls
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from .rng import ExampleRng
 from .source import Source
 
 CACHED_EXAMPLES = 2_000_000  # data sets of at most this many examples stay in memory once encoded
+KEPT_BYTES = 1 << 31  # bytes of encoded examples that stay in memory: images and sounds are large
 
 EncodedExample: TypeAlias = tuple[np.ndarray, ...]  # source and target ids of a pair, or other arrays of the task
 StoredExample: TypeAlias = tuple[bytes | np.ndarray, ...]
@@ -42,6 +43,7 @@ class Dataset(ABC):
         self.shortened: set[int] = set()  # shortened examples among those encoded here
         self._cache: list[StoredExample | None] | None = None
         self._pool: dict[int, StoredExample] = {}  # encoded for measuring and not used yet
+        self._kept_bytes = 0  # of the examples in memory
 
     # Defined by each task
 
@@ -99,7 +101,8 @@ class Dataset(ABC):
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         """Encode examples to know their sizes. With `keep` they stay in memory until a batch uses them."""
         chosen, sizes = indices.tolist(), dict[int, tuple[int, int, int]]()
-        self._pool = {}
+        if self._cache is None:
+            self._pool, self._kept_bytes = {}, 0
         for i in chosen:
             if self._cache is not None and (stored := self._cache[i]) is not None:
                 sizes[i] = (*self.sizes(item := restore_arrays(stored)), self.rows(item))
@@ -132,6 +135,10 @@ class Dataset(ABC):
         return [restore_arrays(stored_items[i] or ()) for i in chosen]
 
     def _keep(self, index: int, item: StoredExample) -> None:
+        """Keep an encoded example in memory while it fits."""
+        self._kept_bytes += sum(len(array) if isinstance(array, bytes) else array.nbytes for array in item)
+        if self._kept_bytes > KEPT_BYTES:
+            return
         if self._cache is None:
             self._pool[index] = item
         else:

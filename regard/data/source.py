@@ -1,16 +1,18 @@
-"""The interface of raw examples (`Source`), and examples held in memory."""
+"""The interface of raw examples (`Source`), examples in memory, and views: several sources as one, some examples."""
 
+import bisect
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from ..errors import UserError
 
 Item = TypeVar("Item", covariant=True)
+Example: TypeAlias = tuple[Any, ...]  # its fields, such as a source and a target
 
 
 class LazySequence(Sequence[Item]):
@@ -29,7 +31,7 @@ class LazySequence(Sequence[Item]):
         return self.item(range(len(self))[index])
 
 
-class Source(LazySequence[tuple[Any, ...]]):
+class Source(LazySequence[Example]):
     """Raw examples. An example is a tuple of fields, such as a source text and a target text.
 
     `counts` has the number of examples, and of lines that were skipped or repaired.
@@ -65,6 +67,14 @@ class Source(LazySequence[tuple[Any, ...]]):
     def adjacent(self, index: int) -> bool:
         """True if the next example directly follows this one: in files, no blank line or end of file is between."""
         return True
+
+    def origin(self, index: int) -> "tuple[Source, int]":
+        """The source that holds an example, and its index there; views of other sources hold none."""
+        return self, index
+
+    def divide(self, choose: "Callable[[Source], Source]") -> "Source":
+        """What `choose` makes of this source, or of each of its tasks."""
+        return choose(self)
 
     def texts(self, *fields: int) -> "FieldTexts":
         """The texts of these fields: all texts of the first field, then all of the next."""
@@ -111,14 +121,14 @@ class FieldTexts(LazySequence[str]):
 class InMemorySource(Source):
     """Examples held in memory."""
 
-    def __init__(self, name: str, examples: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, name: str, examples: Sequence[Example]) -> None:
         self.name, self.examples = name, examples
         self.counts = {"examples": len(examples)}
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Example:
         return self.examples[index]
 
     def location(self, index: int) -> str:
@@ -127,3 +137,95 @@ class InMemorySource(Source):
     def fingerprint(self) -> str:
         parts = "\0".join(self.text(i, field) for i, fields in enumerate(self.examples) for field in range(len(fields)))
         return hashlib.blake2b(parts.encode("utf-8"), digest_size=16).hexdigest()
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+class View(Source):
+    """Examples of other sources."""
+
+    @abstractmethod
+    def locate(self, index: int) -> tuple[Source, int]:
+        """The source of an example, and the index of the example there."""
+
+    def item(self, index: int) -> Example:
+        source, place = self.locate(index)
+        return source.item(place)
+
+    def field(self, index: int, field: int) -> Any:
+        source, place = self.locate(index)
+        return source.field(place, field)
+
+    def text(self, index: int, field: int) -> str:
+        source, place = self.locate(index)
+        return source.text(place, field)
+
+    def seconds(self, index: int) -> float:
+        source, place = self.locate(index)
+        return source.seconds(place)
+
+    def location(self, index: int) -> str:
+        source, place = self.locate(index)
+        return source.location(place)
+
+    def adjacent(self, index: int) -> bool:
+        (source, place), following = self.locate(index), self.locate(index + 1)
+        return following == (source, place + 1) and source.adjacent(place)
+
+    def origin(self, index: int) -> tuple[Source, int]:
+        source, place = self.locate(index)
+        return source.origin(place)
+
+
+class Subset(View):
+    """Some examples of a source."""
+
+    def __init__(self, examples: Source, indices: np.ndarray, name: str) -> None:
+        self.examples, self.indices, self.name = examples, indices, name
+        self.counts = examples.counts | {"examples": len(indices)}
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def locate(self, index: int) -> tuple[Source, int]:
+        return self.examples, int(self.indices[index])
+
+    def fingerprint(self) -> str:
+        chosen = hashlib.blake2b(self.indices.astype(np.int64).tobytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(f"{self.examples.fingerprint()} {chosen}".encode(), digest_size=16).hexdigest()
+
+    def report(self) -> list[str]:
+        return self.examples.report()
+
+
+class Concat(View):
+    """The examples of several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[Source], name: str) -> None:
+        self.parts, self.name = parts, name
+        self.bounds = np.cumsum([0, *map(len, parts)]).tolist()
+        self.counts = {"examples": self.bounds[-1]}
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def part_of(self, index: int) -> int:
+        """The number of the part that has an example."""
+        return bisect.bisect_right(self.bounds, index) - 1
+
+    def locate(self, index: int) -> tuple[Source, int]:
+        number = self.part_of(index)
+        return self.parts[number], index - self.bounds[number]
+
+    def fingerprint(self) -> str:
+        parts = " ".join(part.fingerprint() for part in self.parts)
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    def report(self) -> list[str]:
+        return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
+
+
+def concatenate(parts: Sequence[Source]) -> Source:
+    """The examples of several places as one source."""
+    return parts[0] if len(parts) == 1 else Concat(parts, f"{parts[0].name} (and {len(parts) - 1} more)")

@@ -50,7 +50,6 @@ class EncoderConfig(Base):
     next_sentence: bool = False  # a further head: whether the second text follows the first; the task sets it
     pooled: bool = False  # a map of the first token; the heads class and next_sentence always have it
     pooling: Pooling = "first"  # of the states, before the class head; in the paper the first token
-    ngrams: slots.NGrams = slots.NGrams()  # a linear model of n-grams beside the head class
     tied: bool = True  # the head of masked words shares the embedding table
     attention: Attention = slots.Dense(dropout=0.1)
     positions: Positions = slots.Learned()
@@ -83,8 +82,8 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(
     TOKENS,
     frozenset({"masked", "label", "tags", "embedding"}),
-    head_modules=("words", "pooler", "next", "classes", "ngrams"),
-    label_modules=("classes", "ngrams"),
+    head_modules=("words", "pooler", "next", "classes"),
+    label_modules=("classes",),
 )
 
 
@@ -129,7 +128,6 @@ class Model(nn.Module):
         self.pooler = nn.Linear(c.width, c.width) if c.pooled or c.next_sentence or c.head == "class" else None
         self.next = nn.Linear(c.width, 2) if c.next_sentence else None
         self.classes = nn.Linear(c.width, c.labels) if c.head in ("class", "tag") else None
-        self.ngrams = c.ngrams.build(c.vocab, c.labels) if c.head == "class" else None
         # The scale of cosines, as sentence embeddings are trained: no weight, so that folders need not hold it.
         self.register_buffer("log_scale", torch.tensor([math.log(SCALE)]), persistent=False)
         initialize(self, INITIAL)
@@ -144,7 +142,7 @@ class Model(nn.Module):
         kinds = self.kinds.weight[0] if text.token_types is None else self.kinds(text.token_types)
         x = self.encoder.add_positions(self.embed(text.values) + kinds, text.positions)
         states: Tensor = self.encoder(self.dropout(self.norm(x)), text.mask())
-        return Encoded(states, text.valid, text.segments, text)
+        return Encoded(states, text.valid, text.segments)
 
     def vectors(self, inputs: Inputs) -> Tensor:
         """Sentence embeddings (1908.10084): the mean of the states, of length 1; (batch, width)."""
@@ -175,8 +173,6 @@ class Model(nn.Module):
         assert self.classes is not None, "model.head is neither class nor tag"
         x = self.pool(encoded, self.pooling) if self.head == "class" else encoded.states
         logits: Tensor = self.classes(self.dropout(x))
-        if self.ngrams is not None and encoded.text is not None:
-            logits = logits + self.ngrams(encoded.text, encoded.own_labels)
         return logits  # (batch, labels); for tags (batch, tokens, labels)
 
     def forward(self, text: Inputs) -> Tensor:
@@ -190,6 +186,5 @@ INITIAL = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
     r".*kernel\.(keys|values)\.weight": unchanged,  # means over neighbors
-    r"ngrams\.gain": ones,
     r".*\.weight": normal(0.02),
 }

@@ -5,41 +5,28 @@ tokens masked.
 """
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from ..config.decode import MaskPredictDecode
-from ..config.types import Base, Count, Positive, Share
+from ..config.losses import MaskPredictLoss
+from ..config.types import Positive
 from ..parts import Dropout, Encoded, Layer, Residual, Stack, slots
-from ..parts.init import glorot, initialize, normal, ones, zeros
+from ..parts.init import initialize, normal
 from ..parts.parallel.length import LengthHead
 from .base import EncoderDecoder, encode_tokens
+from .seq2seq import INITIAL, SIZES, Attention, Feed, Norm, Positions, Seq2SeqConfig
 from .spec import TOKENS, ModelSpec
 
-Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
-Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
-Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 
-class Config(Base):
+class Config(Seq2SeqConfig):
     """The settings of a conditional masked language model."""
 
     family: Literal["cmlm"] = "cmlm"
-    size: str = "small"
-    vocab: Count = 0  # of the source; 0: the tokenizer's size
-    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
-    width: Positive = 512
-    heads: Positive = 8
-    layers: Positive = 6
-    decoder_layers: Count = 0  # 0: equal to `layers`
-    inner: Positive = 2048
-    dropout: Share = 0.1
-    prenorm: bool = False  # the norm comes first; in the paper last
-    tied: bool = True  # the head shares the target embeddings
-    scaled: bool = True  # embeddings × √width
     max_length: Positive = 256  # tokens of a target, without END
     attention: Attention = slots.Dense()
     positions: Positions = slots.Sinusoid()
@@ -52,13 +39,11 @@ class Config(Base):
         return self
 
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
-    "small": {"width": 256, "heads": 4, "layers": 3, "inner": 1024},
-    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
-    "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
-}
-SPEC = ModelSpec(TOKENS, frozenset({"mask_predict"}), settings={"translate": {"decode": MaskPredictDecode}})
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"mask_predict"}),
+    settings={"translate": {"decode": MaskPredictDecode, "train.objective": MaskPredictLoss}},
+)
 
 
 class Model(EncoderDecoder):
@@ -95,10 +80,3 @@ class Model(EncoderDecoder):
         """From the mean of the states; the paper has a token LENGTH before the source instead."""
         logits: Tensor = self.length(encoded.states, encoded.valid)
         return logits  # (batch, max_length + 1)
-
-
-INITIAL = {
-    r".*norm\.weight": ones,
-    r".*bias": zeros,
-    r".*(query|key|value|out|into|gate|score)\.weight": glorot,
-}

@@ -81,7 +81,6 @@ def residual(c: Config) -> Residual:
 def initial(c: Config) -> dict[str, Rule]:
     """The initialization table."""
     return {
-        r"ngrams\.gain": ones,
         r".*norm\.weight": ones,
         r".*bias": zeros,
         r"(source|target|embed|head|.*table)\.weight": normal(c.width**-0.5),

@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 from torch import Tensor, nn
 
 from ..config.types import Base, Count, Positive, Share
-from ..parts import Cache, Dropout, Encoded, Inputs, Mask, Stack, slots
+from ..parts import Cache, Dropout, Encoded, Inputs, Mask, Stack
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
 from .base import LanguageModel, Seq2Seq, encode_tokens
@@ -20,8 +20,8 @@ Head = Literal["target", "next", "class", "tag"]
 SPEC = ModelSpec(
     TOKENS,
     frozenset({"target", "next", "label", "tags"}),
-    head_modules=("classes", "ngrams"),
-    label_modules=("classes", "ngrams"),
+    head_modules=("classes",),
+    label_modules=("classes",),
 )
 
 
@@ -39,7 +39,6 @@ class BaseConfig(Base):
     head: Head = "target"  # the task sets it and the number of labels
     labels: Count = 0
     pooling: Pooling = "max"  # for a class: of the states of all tokens, or the first one
-    ngrams: slots.NGrams = slots.NGrams()  # naive Bayes over n-grams beside the head class
 
 
 C = TypeVar("C", bound=BaseConfig)
@@ -54,9 +53,14 @@ class StackBuilder(Generic[C]):
         decoder: Callable[[C, bool], Stack],
         table: dict[str, Rule],
         scale: float = 1.0,
+        carry_state: bool = False,
     ) -> None:
-        """`decoder` takes whether it attends to a source; `scale` multiplies the embeddings."""
-        self.encoder, self.decoder, self.table, self.scale = encoder, decoder, table, scale
+        """`decoder` takes whether it attends to a source; `scale` multiplies the embeddings.
+
+        With `carry_state` a language model continues from one window of a text to the next.
+        """
+        self.encoder, self.decoder, self.table = encoder, decoder, table
+        self.scale, self.carry_state = scale, carry_state
 
     def __call__(self, c: C) -> "GenericModel":
         build: Callable[[C, StackBuilder[C]], GenericModel] = HEADS[c.head]
@@ -91,7 +95,7 @@ class CausalLM(LanguageModel):
 
     def __init__(self, c: C, build: StackBuilder[C]) -> None:
         super().__init__()
-        self.scale, self.carry_state = build.scale, getattr(c, "carry_state", False)
+        self.scale, self.carry_state = build.scale, build.carry_state
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.stack = build.decoder(c, False)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
@@ -118,7 +122,6 @@ class RowClassifier(nn.Module):
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.encoder = build.encoder(c)
         self.classes = nn.Linear(c.width, c.labels)
-        self.ngrams = c.ngrams.build(c.vocab, c.labels) if c.head == "class" else None
 
     def tie(self) -> None:
         """There is no output table to tie."""
@@ -130,13 +133,11 @@ class RowClassifier(nn.Module):
     def encode(self, text: Inputs) -> Encoded:
         x = self.encoder.add_positions(self.embed(text.values) * self.scale, text.positions)
         states: Tensor = self.encoder(self.dropout(x), text.mask())
-        return Encoded(states, text.valid, text.segments, text)
+        return Encoded(states, text.valid, text.segments)
 
     def label_logits(self, encoded: Encoded) -> Tensor:
         x = encoded.states if self.pooling is None else pool(encoded.states, encoded.valid, self.pooling)
         logits: Tensor = self.classes(self.dropout(x))
-        if self.ngrams is not None and encoded.text is not None:
-            logits = logits + self.ngrams(encoded.text, encoded.own_labels)
         return logits  # (batch, labels); for tags (batch, tokens, labels)
 
     def forward(self, text: Inputs) -> Tensor:

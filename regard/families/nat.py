@@ -6,14 +6,16 @@ token that many times, and replaces all copies together.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.data.texts import AlignedPairData
 from ..config.decode import FertilityDecode
-from ..config.types import Base, Count, Positive, Share
+from ..config.losses import FertilityLoss
+from ..config.types import Positive
 from ..parts import (
     Attention,
     Cross,
@@ -30,33 +32,21 @@ from ..parts import (
     Stack,
     slots,
 )
-from ..parts.init import glorot, initialize, normal, ones, zeros
+from ..parts.init import initialize, normal
 from ..parts.parallel.length import LengthHead
 from .base import EncoderDecoder, encode_tokens
+from .seq2seq import INITIAL, SIZES, Feed, Norm, Seq2SeqConfig
+from .seq2seq import Attention as AttentionSlot
 from .spec import TOKENS, ModelSpec
 
-AttentionSlot = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
+__all__ = ["SIZES", "SPEC", "Config", "CopyConfig", "CopyTransformer", "Model"]
+
 Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
-Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
-class CopyConfig(Base):
+class CopyConfig(Seq2SeqConfig):
     """The settings of a Transformer that writes all target tokens at once, in place of copies of source tokens."""
 
-    family: str
-    size: str = "small"
-    vocab: Count = 0  # of the source; 0: the tokenizer's size
-    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
-    width: Positive = 512
-    heads: Positive = 8
-    layers: Positive = 6
-    decoder_layers: Count = 0  # 0: equal to `layers`
-    inner: Positive = 2048
-    dropout: Share = 0.1
-    prenorm: bool = False  # the norm comes first; in the paper last
-    tied: bool = True  # the head shares the target embeddings
-    scaled: bool = True  # embeddings × √width
     positional: bool = True  # decoder layers have positional attention
     attention: AttentionSlot = slots.Dense()
     positions: Positions = slots.Sinusoid()
@@ -78,13 +68,11 @@ class Config(CopyConfig):
     max_length: Positive = 256  # tokens of a target, without END, if fertilities is false
 
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
-    "small": {"width": 256, "heads": 4, "layers": 3, "inner": 1024},
-    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
-    "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
-}
-SPEC = ModelSpec(TOKENS, frozenset({"fertility"}), settings={"translate": {"decode": FertilityDecode}})
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"fertility"}),
+    settings={"translate": {"data": AlignedPairData, "decode": FertilityDecode, "train.objective": FertilityLoss}},
+)
 
 
 class PositionalLayer(Layer):
@@ -185,10 +173,3 @@ class Model(CopyTransformer):
     def length_logits(self, encoded: Encoded) -> Tensor:
         logits: Tensor = self.length(encoded.states, encoded.valid)
         return logits  # (batch, max_length + 1)
-
-
-INITIAL = {
-    r".*norm\.weight": ones,
-    r".*bias": zeros,
-    r".*(query|key|value|out|into|gate|score)\.weight": glorot,
-}

@@ -5,14 +5,17 @@ blank, which is PAD. The text is what remains without blanks and repetitions. Tr
 so that no length, no fertilities and no alignment are needed.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from ..config.decode import CtcDecode
+from ..config.losses import TaughtLoss
 from ..config.types import Positive
 from ..parts import slots
-from .nat import SIZES as NAT_SIZES
 from .nat import CopyConfig, CopyTransformer
+from .seq2seq import SIZES
 from .spec import TOKENS, ModelSpec
+
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 
 class Config(CopyConfig):
@@ -25,8 +28,11 @@ class Config(CopyConfig):
     )
 
 
-SIZES: dict[str, dict[str, Any]] = NAT_SIZES
-SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), settings={"translate": {"decode": CtcDecode}})
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"ctc"}),
+    settings={"translate": {"decode": CtcDecode, "train.objective": TaughtLoss}},
+)
 
 
 class Model(CopyTransformer):

@@ -16,15 +16,13 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
 from ..parts.media.frames import FrameConvolutions
-from ..parts.media.patches import PatchEmbedding, SinusoidGrid, check_stem, random_images
+from ..parts.media.patches import PatchEmbedding, SinusoidGrid, check_stem, random_images, read_patches
 from ..parts.positions import SinusoidPositions
 from .base import Seq2Seq
+from .seq2seq import Attention, Feed, Norm
 from .spec import ModelSpec
 
-Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
-Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 Entrance: TypeAlias = Literal["tokens", "pixels", "frames"]
 
 
@@ -141,7 +139,7 @@ class Model(Seq2Seq):
     def patch_grid(self, height: int, width: int) -> tuple[int, int]:
         """The rows and columns of patches of an image."""
         assert self.patches is not None, "model.inputs lacks pixels"
-        return -(-height // self.patches.patch), -(-width // self.patches.patch)
+        return self.patches.patch_grid(height, width)
 
     def encode(self, source: Inputs) -> Encoded:
         read = {"tokens": self._read_tokens, "pixels": self._read_pixels, "frames": self._read_frames}
@@ -158,10 +156,8 @@ class Model(Seq2Seq):
 
     def _read_pixels(self, source: Inputs) -> tuple[Tensor, Mask]:
         assert self.patches is not None, "model.inputs lacks pixels"
-        grid, valid = self.patches(source.values, source.valid), self.patches.valid(source.valid)
-        x = grid.flatten(2).transpose(1, 2)
-        x = x + self.grid(grid.size(2), grid.size(3), valid).to(x.dtype)
-        return x, Mask(key_valid=None if valid is None else valid.flatten(1))
+        x, valid = read_patches(source, self.patches, self.grid)
+        return x, Mask(key_valid=valid)
 
     def _read_frames(self, source: Inputs) -> tuple[Tensor, Mask]:
         assert self.frames is not None, "model.inputs lacks frames"

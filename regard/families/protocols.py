@@ -3,7 +3,7 @@
 The Model of a family satisfies the protocols of its outputs. At the end of this file mypy checks this.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import torch
@@ -67,30 +67,36 @@ class TokenModel(Protocol[C]):
         """
 
 
-class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
+class ScoringModel(ModelBase, Protocol):
+    """A model that gives scores for every token of a vocabulary."""
+
+    @property
+    def members(self) -> Sequence[Self]:
+        """The models that predict together: itself. An ensemble has several."""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """The logits (…, vocab) of states (…, width)."""
+
+
+class EncoderDecoderModel(ScoringModel, Protocol):
+    """A model that reads a source with its encoder, and a target with its decoder."""
+
+    def encode(self, source: Inputs) -> Encoded:
+        """Read the source."""
+
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        """States (batch, target, width) for a known target, or for what a parallel model reads in its place."""
+
+
+class Seq2SeqModel(EncoderDecoderModel, TokenModel[Cache], Protocol):
     """A model that reads a source and writes a target, token by token."""
 
-    def encode(self, source: Inputs) -> Encoded:
-        """Read the source."""
 
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        """States (batch, target, width) for a known target."""
+class ParallelModel(EncoderDecoderModel, Protocol):
+    """A non-autoregressive model: it writes all target tokens at once. PAD is the mask token; END is not written.
 
-    def logits(self, states: Tensor) -> Tensor:
-        """The logits (…, vocab) of decoder states (…, width)."""
-
-
-class ParallelModel(ModelBase, Protocol):
-    """A non-autoregressive model: it writes all target tokens at once. PAD is the mask token; END is not written."""
-
-    def encode(self, source: Inputs) -> Encoded:
-        """Read the source."""
-
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        """States (batch, target, width) for the input of the decoder: copies of source tokens, or masked tokens."""
-
-    def logits(self, states: Tensor) -> Tensor:
-        """The logits (…, vocab) of decoder states (…, width)."""
+    Its decoder reads copies of source tokens, or masked tokens.
+    """
 
 
 class FertilityModel(ParallelModel, Protocol):
@@ -134,7 +140,7 @@ class SpeechModel(Seq2SeqModel, Protocol):
         """`start` with a source that is encoded already."""
 
 
-class CausalModel(ModelBase, TokenModel[Cache], Protocol):
+class CausalModel(ScoringModel, TokenModel[Cache], Protocol):
     """A model that predicts the next token of a text."""
 
     @property
@@ -143,9 +149,6 @@ class CausalModel(ModelBase, TokenModel[Cache], Protocol):
 
     def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
         """States (batch, tokens, width). With a memory or cache, the text continues what that holds."""
-
-    def logits(self, states: Tensor) -> Tensor:
-        """The logits (…, vocab) of states (…, width)."""
 
     def new_memory(self, rows: int) -> Cache | None:
         """The memory that carries over between windows of a text; None if the model has none."""

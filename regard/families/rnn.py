@@ -79,7 +79,6 @@ def residual(c: Config) -> Residual:
 def initial(c: Config) -> dict[str, Rule]:
     """The initialization table."""
     return {
-        r"ngrams\.gain": ones,
         r".*norm\.weight": ones,
         r".*weight_ih_l0": glorot,
         r".*weight_hh_l0": orthogonal,
@@ -92,4 +91,4 @@ def initial(c: Config) -> dict[str, Rule]:
 
 def Model(c: Config) -> generic.GenericModel:
     """The model for the head of the task."""
-    return generic.StackBuilder(encoder, decoder, initial(c))(c)
+    return generic.StackBuilder(encoder, decoder, initial(c), carry_state=c.carry_state)(c)

@@ -20,12 +20,11 @@ from ..parts.media.attention_2d import Attention2D
 from ..parts.media.frames import FrameConvolutions
 from ..parts.positions import SinusoidPositions
 from .base import Seq2Seq
+from .seq2seq import Attention, Norm
 from .spec import ModelSpec
 
-Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
-Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class CTC(Base):

@@ -11,11 +11,10 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, initialize, normal, ones, zeros
 from .base import Seq2Seq, encode_tokens
+from .seq2seq import Attention, Feed
 from .spec import SEQ2SEQ
 
-Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Buckets | slots.Sinusoid | slots.Learned | slots.Rotary, Field(discriminator="kind")]
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 Norm = Annotated[slots.RMSNorm | slots.LayerNorm, Field(discriminator="kind")]
 
 

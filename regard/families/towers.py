@@ -12,7 +12,7 @@ from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Positions, Residual, 
 from ..parts.attention import fuse_projections
 from ..parts.inputs import TensorKind
 from ..parts.media.frames import FrameConvolutions
-from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_stem, random_images
+from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_stem, random_images, read_patches
 from ..parts.pooling import pool
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -161,14 +161,7 @@ class ImageTower(Tower):
         fuse_projections(self.encoder)  # all patches are read at once
 
     def encode(self, inputs: Inputs) -> Encoded:
-        grid, valid = self.patches(inputs.values, inputs.valid), self.patches.valid(inputs.valid)
-        x = grid.flatten(2).transpose(1, 2)
-        x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
-        valid = None if valid is None else valid.flatten(1)
-        if self.first is not None:
-            first = self.first + self.positions.first().to(self.first)
-            x = torch.cat([first.expand(len(x), 1, -1).to(x.dtype), x], 1)
-            valid = None if valid is None else torch.cat([valid.new_ones(len(valid), 1), valid], 1)
+        x, valid = read_patches(inputs, self.patches, self.positions, self.first)
         states: Tensor = self.encoder(self.dropout(self.norm(x)), Mask(key_valid=valid))
         return Encoded(states, valid)
 

@@ -1,39 +1,24 @@
 """The Transformer (1706.03762): an encoder reads the source; a decoder attends to it and predicts the target."""
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import nn
 
-from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Layer, Residual, Stack, slots
-from ..parts.init import glorot, initialize, normal, ones, zeros
+from ..parts.init import initialize, normal
 from .base import Seq2Seq, encode_tokens
+from .seq2seq import INITIAL, SIZES, Attention, Feed, Norm, Positions, Seq2SeqConfig
 from .spec import SEQ2SEQ
 
-Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
-Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
-Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 
-class Config(Base):
+class Config(Seq2SeqConfig):
     """The settings of a Transformer."""
 
     family: Literal["transformer"] = "transformer"
-    size: str = "small"
-    vocab: Count = 0  # of the source; 0: the tokenizer's size
-    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
-    width: Positive = 512
-    heads: Positive = 8
-    layers: Positive = 6
-    decoder_layers: Count = 0  # 0: equal to `layers`
-    inner: Positive = 2048
-    dropout: Share = 0.1
-    prenorm: bool = False  # the norm comes first; in the paper last
-    tied: bool = True  # the head shares the target embeddings
-    scaled: bool = True  # embeddings × √width
     biased: bool = False  # the head has a bias
     attention: Attention = slots.Dense()
     positions: Positions = slots.Sinusoid()
@@ -44,14 +29,6 @@ class Config(Base):
     def _check_shape(self) -> "Config":
         slots.check_widths(self.width, self.heads, self.positions)
         return self
-
-
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
-    "small": {"width": 256, "heads": 4, "layers": 3, "inner": 1024},
-    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
-    "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
-}
 
 
 SPEC = SEQ2SEQ
@@ -86,10 +63,3 @@ class Model(Seq2Seq):
         initialize(self, INITIAL | {r"(source|target|head|.*table)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
-
-
-INITIAL = {
-    r".*norm\.weight": ones,
-    r".*bias": zeros,
-    r".*(query|key|value|out|into|gate|score)\.weight": glorot,
-}

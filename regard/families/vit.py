@@ -14,7 +14,7 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
-from ..parts.media.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images
+from ..parts.media.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images, read_patches
 from ..parts.pooling import pool
 from .spec import ModelSpec
 
@@ -127,17 +127,10 @@ class Model(nn.Module):
 
     def patch_grid(self, height: int, width: int) -> tuple[int, int]:
         """The rows and columns of patches of an image."""
-        return -(-height // self.patches.patch), -(-width // self.patches.patch)
+        return self.patches.patch_grid(height, width)
 
     def encode(self, image: Inputs) -> Encoded:
-        grid, valid = self.patches(image.values, image.valid), self.patches.valid(image.valid)
-        x = grid.flatten(2).transpose(1, 2)
-        x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
-        valid = None if valid is None else valid.flatten(1)
-        if self.first is not None:
-            first = self.first + self.positions.first().to(self.first)
-            x = torch.cat([first.expand(len(x), 1, -1).to(x.dtype), x], 1)
-            valid = None if valid is None else torch.cat([valid.new_ones(len(valid), 1), valid], 1)
+        x, valid = read_patches(image, self.patches, self.positions, self.first)
         states: Tensor = self.encoder(self.dropout(x), Mask(key_valid=valid))
         return Encoded(states, valid)
 

@@ -4,10 +4,10 @@ The encoder has fixed sinusoidal positions, the decoder learned ones. Keys have 
 """
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from ..config.decode_sound import WhisperDecode
@@ -17,10 +17,8 @@ from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPos
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.media.frames import TimeConvolutions
 from .base import Seq2Seq
+from .seq2seq import Feed, Norm
 from .spec import ModelSpec
-
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
-Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
 class Config(Base):

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from torch import nn
 
+from ..adapt.ngrams import ngrams_of
 from ..config.data.base import DataFiles
 from ..config.run import Run
 from ..config.run_folder import is_run, read_run
 from ..errors import UserError
 from ..files import atomic_write
+from ..parts.ngrams import NGramCounts
 from ..processors.text.external import MarianTokenizer
 from ..processors.text.processor import TextProcessor
 from ..progress import report_stage
@@ -108,14 +110,17 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
 }  # fmt: skip
 
 
-def find_exporter(path: Path, to: str, run: Run) -> AnyExporter:
-    """The exporter for a model's family and a format; a UserError lists the settings that do not fit."""
+def find_exporter(path: Path, to: str, run: Run, ngrams: NGramCounts | None = None) -> AnyExporter:
+    """The exporter for a model's family and a format; a UserError lists what does not fit. No format has n-grams."""
     model = run.model
     if (to, model.family) not in EXPORTERS:
         families = ", ".join(family for format, family in EXPORTERS if format == to)
         raise UserError(f"{path} cannot become --to {to}: model.family is {model.family}; expected {families}")
     exporter = EXPORTERS[to, model.family]
-    if refusals := exporter.unsupported(model):
+    refusals = exporter.unsupported(model)
+    if ngrams is not None:
+        refusals.append(f"data.ngrams.order={ngrams.order} (expected 0: there are no n-grams beside the encoder)")
+    if refusals:
         raise UserError(
             f"{path} cannot become {exporter.name}; what does not fit: {', '.join(refusals)}; use the run itself, or "
             "train with the expected settings"
@@ -137,7 +142,7 @@ def convert_run(
     check_arguments(path, out, to, average, precision, merge)
     predictor = load(path)
     check_tuning(path, predictor.run, to, merge)
-    exporter = None if to is None else find_exporter(path, to, predictor.run)
+    exporter = None if to is None else find_exporter(path, to, predictor.run, ngrams_of(predictor.module))
     tokenizers = (
         processor.tokenizer for processor in predictor.processors.values() if isinstance(processor, TextProcessor)
     )

@@ -1,9 +1,10 @@
-"""A bag-of-words baseline: TF-IDF of words and pairs of words, and a linear model fitted by L-BFGS.
+"""A bag-of-words baseline: TF-IDF of words and pairs of words, and a linear model that scikit-learn fits.
 
-The features and the fit are those of scikit-learn's TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression and Ridge.
+The features are those of its TfidfVectorizer(ngram_range=(1, 2)). A stored baseline predicts without it.
 """
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ WORD = re.compile(r"\b\w\w+\b")
 SEPARATOR = "\n"  # of the n-grams in a file; no word has one
 MAX_FEATURES = 200_000  # the n-grams of the most texts
 MAX_WEIGHTS = 20_000_000  # features times labels; more labels have fewer features
-STEPS, TOLERANCE = 100, 1e-4  # of L-BFGS
 
 Array: TypeAlias = NDArray[np.float64]
 Target: TypeAlias = str | Sequence[str] | float  # a label, labels, or a number
@@ -82,46 +82,34 @@ class LinearModel:
 
 
 def fit_linear(rows: "csr_matrix", targets: NDArray[np.integer] | Array, problem: ProblemType, c: float) -> LinearModel:
-    """Minimize c · Σ loss + |weights|² / 2 by L-BFGS.
+    """Minimize c · Σ loss + |weights|² / 2.
 
     `targets` are class numbers of three or more classes, else (examples, outputs): 0 and 1, or numbers.
     """
-    from scipy.optimize import minimize
-
-    softmax = targets.ndim == 1
-    gold = np.eye(int(targets.max()) + 1)[targets] if softmax else targets.astype(np.float64)
-    examples, features, outputs = len(gold), rows.shape[1], gold.shape[1]
-    transposed, scale = rows.T.tocsr(), 1 / (c * examples)
-
-    def loss_and_gradient(flat: Array) -> tuple[float, Array]:
-        table = flat.reshape(features + 1, outputs)
-        scores = rows @ table[:-1] + table[-1]
-        loss, errors = _losses(scores, gold, problem, softmax)
-        gradient = np.empty_like(table)
-        gradient[:-1] = transposed @ errors / examples + scale * table[:-1]
-        gradient[-1] = errors.sum(0) / examples
-        return loss / examples + scale / 2 * float((table[:-1] ** 2).sum()), gradient.ravel()
-
-    start = np.zeros((features + 1, outputs))
-    start[-1] = gold.mean(0) if problem == "regression" else 0
-    limits = {"maxiter": STEPS, "gtol": TOLERANCE, "ftol": 64 * np.finfo(float).eps}
-    result = minimize(loss_and_gradient, start.ravel(), method="L-BFGS-B", jac=True, options=limits)
-    table = result.x.reshape(features + 1, outputs)
-    return LinearModel(table[:-1], table[-1])
+    columns = [targets] if targets.ndim == 1 else list(targets.T)
+    fits = [_fit_one(rows, column, problem, c) for column in columns]
+    weights, bias = (list(parts) for parts in zip(*fits, strict=True)) if fits else ([], [])
+    return LinearModel(np.hstack([np.zeros((rows.shape[1], 0)), *weights]), np.hstack([np.zeros(0), *bias]))
 
 
-def _losses(scores: Array, gold: Array, problem: ProblemType, softmax: bool) -> tuple[float, Array]:
-    """The summed loss, and its gradient with respect to the scores."""
+def _fit_one(rows: "csr_matrix", targets: NDArray[Any], problem: ProblemType, c: float) -> tuple[Array, Array]:
+    """The weights (features, outputs) and biases."""
+    from scipy.sparse import csr_matrix
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    features = rows.shape[1]
     if problem == "regression":
-        errors = scores - gold
-        return float((errors**2).sum()) / 2, errors
-    if softmax:
-        shifted = scores - scores.max(1, keepdims=True)
-        logprobs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-        return -float((gold * logprobs).sum()), np.exp(logprobs) - gold
-    from scipy.special import expit
-
-    return float((np.logaddexp(0, scores) - gold * scores).sum()), expit(scores) - gold
+        model = Ridge(alpha=1 / c)
+    elif len(np.unique(targets)) == 1:  # every text has this label
+        return np.zeros((features, 1)), np.ones(1)
+    else:
+        model = LogisticRegression(C=c)
+    rows = rows if features else csr_matrix((len(targets), 1))  # no text has a word
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of a baseline
+        model.fit(rows, targets)
+    return np.atleast_2d(model.coef_).T[:features], np.atleast_1d(model.intercept_)
 
 
 # --- the baseline ----------------------------------------------------------------------------------------------------
@@ -154,7 +142,7 @@ class BagOfWords:
             return [float(value) for value in scores[:, 0]]
         if self.kind == "multi_label":
             return [tuple(name for name, score in zip(self.labels, row, strict=True) if score > 0) for row in scores]
-        best = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
+        best = scores.argmax(1) if scores.shape[1] > 1 else (scores > 0).sum(1)  # of a single label there are no scores
         return [self.labels[number] for number in best.tolist()]
 
     def save(self, path: Path) -> None:

@@ -75,8 +75,7 @@ class Encoded:
     states: Tensor  # (batch, length, width)
     valid: Tensor | None = None  # (batch, length)
     segments: Tensor | None = None  # (batch, length)
-    text: Inputs | None = None  # the input, for heads that also read it
-    own_labels: Tensor | None = None  # (batch, labels) of training texts, for heads that count them
+    text: Inputs | None = None  # the input, where a head also reads it
 
     def select(self, rows: Tensor) -> "Encoded":
         """The source of each of these rows. A single source stays one: all rows of a decoder can share it."""

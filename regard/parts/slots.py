@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 from torch import nn
 
-from . import efficient, feed, kernels, ngrams, positions
+from . import efficient, feed, kernels, positions
 from .attention import Attention, Projections, uneven_heads_message
 from .feed import Activation
 from .media import resnet
@@ -374,25 +374,3 @@ class Convolution:
 
     def build(self, width: int, inner: int) -> feed.FeedForward:
         return feed.ConvFeedForward(width, inner, self.size, self.act, self.dropout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NGrams:
-    """Naive Bayes over n-grams of tokens beside an encoder, for labels."""
-
-    order: int = 0  # naive Bayes over n-grams of 1 to so many tokens beside the encoder; 0: none, as exports to Hugging
-    # Face need it
-    buckets: int = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
-    words: bool = False  # words and pairs of words, too
-    characters: int = 0  # n-grams of 1 to so many characters, too; 0: none
-    __pydantic_config__: ClassVar[Any] = FORBID
-
-    def __post_init__(self) -> None:
-        check_at_least(0, self.order, "model.ngrams.order")
-        check_at_least(1, self.buckets, "model.ngrams.buckets")
-        check_at_least(0, self.characters, "model.ngrams.characters")
-
-    def build(self, vocab: int, labels: int) -> ngrams.NGramCounts | None:
-        if not self.order:
-            return None
-        return ngrams.NGramCounts(vocab, labels, self.order, self.buckets, self.words, self.characters)

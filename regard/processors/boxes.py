@@ -73,16 +73,6 @@ class BoxProcessor(SavedSettings):
         first, last = (center - size / 2) * limits, (center + size / 2) * limits
         return Boxes(np.concatenate([first, last if self.format == "xyxy" else last - first], 1), width, height)
 
-    def flip(self, raw: Boxes) -> Boxes:
-        """The boxes of the mirrored image (left and right)."""
-        boxes = _four_numbers(raw)
-        right = boxes[:, 2] if self.format == "xyxy" else boxes[:, 0] + boxes[:, 2]
-        left = raw.width - right
-        if self.format == "xyxy":
-            boxes[:, 2] = raw.width - boxes[:, 0]
-        boxes[:, 0] = left
-        return raw._replace(boxes=boxes)
-
 
 def _four_numbers(raw: Boxes) -> Array:
     """(boxes, 4)"""

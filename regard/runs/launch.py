@@ -30,11 +30,12 @@ OpenStart: TypeAlias = Callable[[str], Pretrained]  # loads the folder that `sta
 
 FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "pruned_heads", "data.", "tokenizer.")
 FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
+FIXED_ON_RESUME += ("train.objective.teacher", "train.objective.glancing", "train.objective.rdrop")
 # Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 SET_BY_TASK = tuple(
     f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins", "inputs")
-) + ("data.pairs", "data.problem_type", "model.ngrams.order")
+) + ("data.pairs", "data.problem_type", "data.ngrams.order")
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def resume_run(out: Path, recipe: str | None, changes: Settings) -> ResolvedRun:
             f"{out} was started with recipe {about.get('recipe')!r}, not {recipe!r}; resume with that one, or without "
             f"any: `regard train --resume --out {out}`"
         )
-    requested = _requested_run(old, recipe, changes)
+    requested = _requested_run(old, origin, recipe, changes)
     _check_fixed(old, origin, requested)
     allowed = {
         key: value for key, value in changes.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
@@ -184,11 +185,13 @@ def resume_run(out: Path, recipe: str | None, changes: Settings) -> ResolvedRun:
     return ResolvedRun(run, origin | dict.fromkeys(allowed, "command line"))
 
 
-def _requested_run(old: Run, recipe: str | None, changes: Settings) -> ResolvedRun:
+def _requested_run(old: Run, origin: Mapping[str, str], recipe: str | None, changes: Settings) -> ResolvedRun:
     """The run that the command line names: its recipe with the settings, or the stored run with them."""
     if recipe is not None:
-        data = {"data.train": old.data.train} if old.data.train else {}  # need not be repeated
-        return config.resolve_run(recipe, {**data, **changes}, read_start=read_settings)
+        known = {"data.train": old.data.train} if old.data.train else {}  # need not be repeated
+        if origin.get("model.family") == "command line":
+            known["model.family"] = old.model.family
+        return config.resolve_run(recipe, {**known, **changes}, read_start=read_settings)
     run = change_settings(old, changes, only=tuple(Run.model_fields))
     return ResolvedRun(run, dict.fromkeys(changed_keys(old, run), "command line"))
 

@@ -28,18 +28,20 @@ SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
 
 
 def read_settings(start: str) -> JsonObject:
-    """The model settings of the model that `start` names and, for a run, its tokenizer settings, by dotted key.
+    """The settings of the model that `start` names and, for a run, its tokenizer settings, by dotted key.
 
-    It reads no weights; `Pretrained.complete` adds the settings that only the weights reveal.
+    Its n-grams are part of the model. It reads no weights; `Pretrained.complete` adds the settings that only the
+    weights reveal.
     """
-    source = find_model(start, f"start={start}")
+    source, ngrams = find_model(start, f"start={start}"), {"order": 0}
     if source.format == "run":
         config = read_run(source.path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
         groups |= {"pruned_heads": config["pruned_heads"]} if config.get("pruned_heads") else {}
+        ngrams = config.get("data", {}).get("ngrams", ngrams)
     else:
         groups = {"model": source.start_settings()}
-    return dict(flatten(groups))
+    return dict(flatten({**groups, "data": {"ngrams": ngrams}}))
 
 
 class Pretrained:
@@ -144,13 +146,14 @@ class Pretrained:
         Only the heads of the family may differ. `tuned` is the tuned run that uses this as its base, for the message;
         None: a training begins.
         """
+        from ..adapt.ngrams import NGRAMS_MODULE
         from ..families import family
         from ..families.spec import is_within
 
         tensors = model.state_dict()
         self.resized = self._resized(model)
         spec = family(self.predictor.run.model.family).SPEC
-        top = {name for name in {*tensors, *self.weights} if is_within(name, spec.head_modules)}
+        top = {name for name in {*tensors, *self.weights} if is_within(name, (*spec.head_modules, NGRAMS_MODULE))}
         names = [name for name in tensors if name in self.weights and tensors[name].shape == self._shape(name)]
         new = {name for name in tensors if name not in self.weights} if self.partial else top
         wrong = [name for name in tensors if name not in names and name not in new]
@@ -158,7 +161,8 @@ class Pretrained:
         if wrong:
             raise UserError(self._mismatch(wrong[0], tensors, tuned))
         self.new = [name for name in tensors if name not in names]
-        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, spec.label_modules)]
+        labeled = *spec.label_modules, NGRAMS_MODULE
+        self.unfrozen = [name for name in tensors if name in self.new or is_within(name, labeled)]
         return names
 
     def _shape(self, name: str) -> "torch.Size":

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, model_validator
+from pydantic import AliasChoices, Field, ValidationError, model_validator
 
 from .. import recipes
 from ..alignment.links import format_pharaoh
 from ..config import run as config
 from ..config import run_folder
+from ..config.losses import TEACHER
 from ..config.merge import Settings, flatten
 from ..config.run import Run, change_settings
 from ..config.types import Base
@@ -37,8 +38,8 @@ class Stage(Base):
     distill: str = ""
     align: str = ""
     targets: str = ""  # train: the stage whose lines replace the targets of data.train
-    links: str = ""  # train: the stage that is data.links
-    teacher: str = ""  # train: the stage that is data.teacher
+    alignments: str = Field("", validation_alias=AliasChoices("alignments", "links"))  # train: data.alignments
+    teacher: str = ""  # train: the stage that is train.objective.teacher
     start: str = ""  # train: the stage that is `start`
     settings: dict[str, Any] = {}
 
@@ -51,7 +52,7 @@ class Stage(Base):
     @property
     def earlier(self) -> dict[str, str]:
         """The earlier stages that it uses, by the key that names them."""
-        keys = ("distill", "align", "targets", "links", "teacher", "start")
+        keys = ("distill", "align", "targets", "alignments", "teacher", "start")
         return {key: name for key in keys if (name := getattr(self, key))}
 
 
@@ -162,7 +163,7 @@ def _plan_stage(
 
 def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
     """The settings that name the results of earlier stages."""
-    keys = {"links": "data.links", "teacher": "data.teacher", "start": "start"}
+    keys = {"alignments": "data.alignments", "teacher": TEACHER, "start": "start"}
     paths: dict[str, Any] = {keys[key]: str(out / name) for key, name in stage.earlier.items() if key in keys}
     if stage.targets:
         paths["data.train"] = (sources_of(train), (str(out / stage.targets),))
@@ -178,13 +179,15 @@ def sources_of(train: str | Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     return (sources,) if isinstance(sources, str) else tuple(sources)
 
 
-def show_stages(recipe: str, changes: Settings, out: Path) -> str:
-    """The settings of all stages, as TOML."""
+def show_stages(recipe: str, changes: Settings, out: Path, all: bool = False) -> str:
+    """The settings of all stages, as TOML: those that differ from the defaults, or all of them."""
     lines = []
     for planned in plan(recipe, changes, out):
         lines.append(f"# stage {planned.stage.name}")
         lines += (
-            [config.ResolvedRun(planned.run, _origins(planned.run)).show()] if planned.run else [f"# {planned.changes}"]
+            [config.ResolvedRun(planned.run, _origins(planned.run)).show(all)]
+            if planned.run
+            else [f"# {planned.changes}"]
         )
     return "\n".join(lines)
 

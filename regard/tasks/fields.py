@@ -17,7 +17,8 @@ from ..config.data.base import DataFiles
 from ..config.run import Run, changed_decode
 from ..config.task_settings import TaskSettings
 from ..data.batch import Batch
-from ..data.datasets.fields import FieldDataset
+from ..data.datasets.fields import AnyField, ProcessorField
+from ..data.datasets.source_target import SourceTargetDataset
 from ..data.loading.loader import Loader
 from ..data.source import Source
 from ..decode.engine.jobs import Head
@@ -25,7 +26,6 @@ from ..families.protocols import as_module
 from ..families.spec import Output
 from ..parts.inputs import Inputs, TensorKind
 from ..processors.base import Processor
-from ..processors.fields import Fields
 from ..processors.saved import load_processors
 from ..processors.text.processor import TextProcessor
 from ..processors.text.tokenizers import train_tokenizer
@@ -93,6 +93,11 @@ class FieldPredictor(Predictor[Any, Q, A]):
         first, outputs = next(iter(self._processors.values())), OUTPUTS[self.task.writes]
         return Head(first.collate, lambda model, inputs: outputs(model, inputs).float().cpu(), first.cost)
 
+    def dataset(self, examples: Source) -> SourceTargetDataset:
+        """The examples as training reads them."""
+        source, target = (self.task.training_field(name, processor) for name, processor in self._processors.items())
+        return SourceTargetDataset(examples, source, target, self.run.data, self.run.train)
+
     def metrics(self, examples: Source) -> dict[str, float]:
         """The metrics of examples beside their loss."""
         return {}
@@ -101,7 +106,7 @@ class FieldPredictor(Predictor[Any, Q, A]):
     def loss_over(self, examples: Source) -> float:
         """The mean loss of examples."""
         objective, total = FieldObjective(as_module(self.model), self.task), 0.0
-        dataset = FieldDataset(examples, Fields(self._processors), self.run.data, self.run.train)
+        dataset = self.dataset(examples)
         indices = list(range(len(examples)))
         for first in range(0, len(indices), self.run.decode.batch):
             rows = list(dataset.encode(indices[first : first + self.run.decode.batch]))
@@ -127,8 +132,7 @@ class FieldJob(TrainingJob):
     def __init__(self, predictor: FieldPredictor[Any, Any], splits: Mapping[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = FieldObjective(as_module(predictor.model), predictor.task)
-        dataset = FieldDataset(splits["train"], Fields(predictor.processors), self.run.data, self.run.train)
-        self.loader = Loader.of(dataset)
+        self.loader = Loader.of(predictor.dataset(splits["train"]))
 
     def validate(self) -> dict[str, float]:
         return self.predictor.all_metrics(self.splits["valid"]) if "valid" in self.splits else {}
@@ -148,6 +152,7 @@ class FieldTask(Generic[Q, A]):
     read: Callable[[DataFiles, Any], Source]  # files and data.* as examples
     embedded: Callable[[str], Source]  # the examples of a split without files
     model: Mapping[str, object] = field(default_factory=dict)  # settings of the model that the task decides
+    training_field: Callable[[str, Processor], AnyField] = ProcessorField  # of the name and processor of a field
 
     @property
     def TASK(self) -> Task:

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from ..adapt.heads import head_sites, join_names, parse_heads
 from ..adapt.mute import muted_copy, shared_copy
-from ..decode import Ensemble
 from ..errors import UserError
 from ..look.norms import weigh_by_norm
 from .predictor import AnyPredictor
@@ -44,5 +43,5 @@ def norm_weighted(predictor: P) -> P:
 
 def require_one_model(predictor: AnyPredictor, option: str) -> None:
     """Raise an error if the predictor is an ensemble, with which `option` does not work."""
-    if isinstance(predictor.model, Ensemble):
+    if predictor.is_ensemble:
         raise UserError(f"{option} works with one model, and an ensemble has several; give one of them")

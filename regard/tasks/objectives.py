@@ -2,29 +2,35 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
+from ..adapt.ngrams import NGramLabeler, ngrams_of
+from ..config.losses import LabelLoss, SmoothedLoss
 from ..data.batch import Batch
 from ..data.datasets.collate import IGNORED
 from ..errors import UserError
 from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel, SpeechModel
-from ..parts import Cache, Encoded
+from ..parts import Cache, Encoded, Inputs
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..parts.parallel.ctc import ctc_loss
 from ..training.objective import LossSum, Objective, StepObjective
 
 
-class Seq2SeqObjective(Objective):
-    """The cross-entropy, summed over the valid target tokens. No logits are computed for padding."""
+class SmoothedObjective(Objective):
+    """A cross-entropy with label smoothing."""
 
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
+    def __init__(self, model: nn.Module, settings: SmoothedLoss) -> None:
         super().__init__()
-        self.model, self.smoothing = model, smoothing
+        self.model, self.smoothing = model, settings.smoothing
+
+
+class Seq2SeqObjective(SmoothedObjective):
+    """The cross-entropy, summed over the valid target tokens. No logits are computed for padding."""
 
     def forward(self, batch: Batch) -> LossSum:
         return LossSum(self.target_loss(batch, cast(Seq2SeqModel, self.model).encode(batch["source"])))
@@ -40,8 +46,8 @@ class Seq2SeqObjective(Objective):
 class Seq2SeqCtcObjective(Seq2SeqObjective):
     """The loss of the decoder; with CTC and sound, the weighted mean of both losses over the same target tokens."""
 
-    def __init__(self, model: nn.Module, smoothing: float, blank: int) -> None:
-        super().__init__(model, smoothing)
+    def __init__(self, model: nn.Module, settings: SmoothedLoss, blank: int) -> None:
+        super().__init__(model, settings)
         self.blank = blank
 
     def forward(self, batch: Batch) -> LossSum:
@@ -57,30 +63,31 @@ class Seq2SeqCtcObjective(Seq2SeqObjective):
         return LossSum((1 - weight) * loss + weight * ctc)
 
 
-class LabelObjective(Objective):
-    """The cross-entropy, summed over the texts, each weighted by its label. R-Drop averages two passes and adds `rdrop`
-    times their divergence.
+class LabelObjective(SmoothedObjective):
+    """The cross-entropy, summed over the texts, each weighted by its label. R-Drop averages two passes and adds
+    `rdrop` times their divergence.
     """
 
     weights: Tensor | None
 
-    def __init__(
-        self, model: nn.Module, smoothing: float, rdrop: float = 0.0, weights: Sequence[float] | None = None
-    ) -> None:
-        super().__init__()
-        self.model, self.smoothing, self.rdrop = model, smoothing, rdrop
+    def __init__(self, model: nn.Module, settings: LabelLoss, weights: Sequence[float] | None = None) -> None:
+        super().__init__(model, settings)
+        self.rdrop = settings.rdrop
         self.register_buffer("weights", None if weights is None else torch.tensor(weights), persistent=False)
 
     def forward(self, batch: Batch) -> LossSum:
         targets, passes = batch["label"].values, 2 if self.rdrop else 1
-        labels = (
-            self.multi_hot(targets) if getattr(self.model, "ngrams", None) is not None and self.model.training else None
-        )
-        model = cast(LabelModel, self.model)
-        encoded = (model.encode(batch["text"]) for _ in range(passes))
-        logits = [model.label_logits(replace(states, own_labels=labels)) for states in encoded]
+        logits = [self.logits(batch["text"], targets) for _ in range(passes)]
         loss = torch.stack([self.loss(scores, targets) for scores in logits]).mean()
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
+
+    def logits(self, text: Inputs, targets: Tensor) -> Tensor:
+        """(batch, labels). In training, n-grams leave out the counts of the text itself."""
+        if ngrams_of(self.model) is not None and self.model.training:
+            counting = cast(NGramLabeler, self.model)
+            return counting.label_logits(counting.encode(text), self.multi_hot(targets))
+        model = cast(LabelModel, self.model)
+        return model.label_logits(model.encode(text))
 
     def multi_hot(self, targets: Tensor) -> Tensor:
         """(batch, labels) with 1 for each label of a text."""
@@ -112,12 +119,8 @@ class RegressionObjective(LabelObjective):
         return ((logits.float()[:, 0] - targets) ** 2).sum()
 
 
-class ImageObjective(Objective):
+class ImageObjective(SmoothedObjective):
     """The cross-entropy, summed over the images. A mixed image has two labels and the share of the first."""
-
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> LossSum:
         model = cast(LabelModel, self.model)
@@ -130,12 +133,8 @@ class ImageObjective(Objective):
         return LossSum((share * losses[0] + (1 - share) * other).sum())
 
 
-class TagObjective(Objective):
+class TagObjective(SmoothedObjective):
     """The cross-entropy, summed over the words; the first token of a word predicts its tag."""
-
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> LossSum:
         model, tags = cast(LabelModel, self.model), batch["tags"].values
@@ -144,12 +143,8 @@ class TagObjective(Objective):
         return LossSum(smoothed_cross_entropy(logits, tags[tagged], smoothing=self.smoothing))
 
 
-class MaskedObjective(Objective):
+class MaskedObjective(SmoothedObjective):
     """The loss of masked tokens and that of sentence pairs, each summed. Each becomes a mean, as in BERT."""
-
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> LossSum:
         model, labels = cast(MaskedModel, self.model), batch["labels"].values
@@ -169,15 +164,14 @@ class MemoryBatch(Batch):
     memory: Cache | None = None
 
 
-class LanguageObjective(Objective):
+class LanguageObjective(SmoothedObjective):
     """The cross-entropy, summed over the predicted tokens.
 
     A model with memory has one memory per micro-batch of a step, which carries over to the next step.
     """
 
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
+    def __init__(self, model: nn.Module, settings: SmoothedLoss) -> None:
+        super().__init__(model, settings)
         self.memories: dict[int, Cache] = {}  # by micro-batch number
         self.saved: dict[int, dict[str, Tensor]] = {}  # from a checkpoint: the memories of all processes
 

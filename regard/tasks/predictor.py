@@ -19,7 +19,6 @@ from ..data.sources.data_files import evaluation_files
 from ..data.sources.media import RawValue
 from ..data.tables.columns import TEXT, ColumnRule, Role
 from ..data.tables.open import SUFFIXES
-from ..decode import Ensemble
 from ..decode.engine.activity import Start
 from ..decode.engine.answer import Answer, Emit
 from ..decode.engine.engine import Engine
@@ -73,6 +72,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     prints_records = False  # True: the command line prints a JSON record for every item, also without --json
     with_baselines = True  # an evaluation also reports baselines, if there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
+    is_ensemble = False  # True: several models answer together
     folder_of_run: Path | None = None  # the run folder that it was loaded from
     window = 1 << 16  # requests whose inputs are in memory at once
     _engine: Engine | None = None  # with the first request
@@ -344,7 +344,7 @@ def states_of(predictor: AnyPredictor, x: object, layers: Layers) -> Tensor | li
     """The hidden states of one item, or of each of several."""
     single = predictor.is_item(x)
     items: Any = [x] if single else x
-    if isinstance(predictor.model, Ensemble):
+    if predictor.is_ensemble:
         raise UserError("an ensemble has the hidden states of several models; load one of them")
     inputs = [item.to(predictor.device) for item in predictor.state_inputs(items)]
     states = hidden_states(inputs, predictor.read_inputs, layers, predictor.run.decode.batch)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..adapt.injection import injection_of
 from ..config import run_folder
-from ..decode import Ensemble
 from ..errors import UserError
 from ..files import JsonObject, atomic_write, path_name
 from ..processors.saved import save_processors
@@ -39,7 +38,7 @@ def save_predictor(predictor: "AnyPredictor", folder: str | PathLike[str]) -> Pa
 
 
 def _check(predictor: "AnyPredictor") -> None:
-    if isinstance(predictor.model, Ensemble):
+    if predictor.is_ensemble:
         raise UserError("an ensemble has several models and is not saved as one; save each of them")
     if predictor.run.precision != "fp32":
         raise UserError(

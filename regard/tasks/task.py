@@ -1,11 +1,14 @@
 """The declaration of a task, its requirements on a model, and access to tasks by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import torch
+from torch import nn
 
+from ..adapt.prune import prune_heads
 from ..config.merge import one_of
 from ..config.registry import FAMILIES, TASKS, load_module
 from ..config.run import Run
@@ -18,6 +21,11 @@ from .base import Processors, TrainingJob
 from .predictor import AnyPredictor
 
 
+def family_alone(model: nn.Module, run: Run) -> nn.Module:
+    """The model of the family as it is."""
+    return model
+
+
 @dataclass(frozen=True)
 class Task:
     """A task fits the families that read its modalities and write its output."""
@@ -26,6 +34,7 @@ class Task:
     reads: frozenset[TensorKind]
     writes: Output
     alternatives: frozenset[Output] = frozenset()  # other outputs that it can use
+    extend: Callable[[nn.Module, Run], nn.Module] = family_alone  # what it adds to the model of a family
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -103,3 +112,10 @@ def size_without_data(run: Run) -> Run:
     check_fit(run)
     sized: Run = task_module(run.task).size_without_data(run)
     return sized
+
+
+def build_without_data(run: Run) -> nn.Module:
+    """The untrained model of a run, with sizes as `size_without_data` gives them."""
+    run = size_without_data(run)
+    task: Task = task_module(run.task).TASK
+    return task.extend(prune_heads(family(run.model.family).Model(run.model), run.pruned_heads), run)

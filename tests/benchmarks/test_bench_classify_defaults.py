@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import sys
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_programs_are_measured_on_dev_and_test(folders, capsys):
 
 
 def test_test_data_are_read_on_request_only(folders, capsys):
+    pytest.importorskip("sklearn")
     options = ["--ewt", str(folders.ewt), "--only", "genre", "--programs", "tfidf"]
     assert classify_defaults.main(options) == 0
     assert "test" not in capsys.readouterr().out
@@ -67,6 +69,10 @@ def test_test_data_are_read_on_request_only(folders, capsys):
 def test_mistakes(folders, capsys):
     assert classify_defaults.main(["--only", "SST-2"]) == 2
     assert "--only SST-2 needs the folder of its raw files" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "sklearn", None)
+        assert classify_defaults.main(["--programs", "tfidf"]) == 2
+    assert "sklearn is not installed" in capsys.readouterr().err
     assert classify_defaults.main(["--set", "steps"]) == 2
     assert "'steps' is not a setting; expected key=value" in capsys.readouterr().err
     assert classify_defaults.main(["--sst2", str(folders.multi30k), "--only", "SST-2", "--programs", "tfidf"]) == 2

@@ -265,7 +265,7 @@ def test_train(api, capsys):
     assert api.calls == [("train", ("translate", changes), {"out": Path("runs/x"), "resume": True, "progress": True})]
     run_cli(capsys, "train", "some/where/mine.toml")
     assert api.calls[1][2]["out"] == Path("runs/mine")
-    assert run_cli(capsys, "train", "translate", "a.b=1", "--show")[1] == "show ('translate', {'a.b': '1'})\n"
+    assert run_cli(capsys, "train", "translate", "a.b=1", "--show")[1] == "show ('translate', {'a.b': '1'}, False)\n"
     assert run_cli(capsys, "train", "translate", "a.b=1", "--dry")[1] == "dry ('translate', {'a.b': '1'})\n"
     assert len(api.calls) == 2
 

@@ -22,6 +22,7 @@ from regard.config.data.texts import PairData as Data
 from regard.config.data.texts import TagData, TokenizerConfig
 from regard.config.decode import Seq2SeqDecode
 from regard.config.family import family_of
+from regard.config.losses import SmoothedLoss
 from regard.config.meanings import meaning_of
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
@@ -50,7 +51,7 @@ def write(folder: Path, name: str, text: str) -> str:
 
 def test_defaults_are_the_published_ones():
     train = Train()
-    assert (train.lr, train.warmup, train.tokens, train.smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
+    assert (train.lr, train.warmup, train.tokens, SmoothedLoss().smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
     assert train.schedule == Noam()
     assert (train.optimizer.betas, train.optimizer.eps, train.optimizer.decay) == ((0.9, 0.98), 1e-9, 0.0)
     assert (AdamW().betas, AdamW().eps, AdamW().decay) == ((0.9, 0.999), 1e-8, 0.01)
@@ -126,10 +127,49 @@ def test_origin_of_every_key(tmp_path):
 def test_show_prints_a_recipe_of_the_same_run(tmp_path):
     awkward = {"data.train": 'a\\,b "c"\\d,é*.de', "train.schedule": "wsd", "tokenizer.symbols": ["\x7f", "#", "\t"]}
     resolved = resolve_run("dates", {**awkward, "model.positions": "learned"})
-    shown = resolved.show()
-    assert re.search(r'^train\.schedule\.kind = "wsd" +# command line$', shown, re.MULTILINE)
-    assert re.search(r"^model\.width = 128 +# size tiny$", shown, re.MULTILINE)
-    assert resolve_run(write(tmp_path, "again.toml", shown)).run == resolved.run
+    for shown in (resolved.show(), resolved.show(all=True)):
+        assert re.search(r'^train\.schedule\.kind = "wsd" +# command line$', shown, re.MULTILINE)
+        assert re.search(r"^model\.width = 128 +# size tiny$", shown, re.MULTILINE)
+        assert resolve_run(write(tmp_path, "again.toml", shown)).run == resolved.run
+
+
+@pytest.mark.parametrize("recipe", recipes.recipe_names())
+def test_what_show_prints_is_a_recipe_of_the_same_run(tmp_path, recipe):
+    sizes = family_of(resolve_run(recipe).run.model.family).SIZES
+    for size in [*sizes, ""]:
+        changes = {"model.size": size} if size else {}
+        try:
+            resolved = resolve_run(recipe, {**changes, "train.schedule": "wsd", "train.steps": 7})
+        except UserError:  # the recipe sets what another size does not fit
+            continue
+        for everything in (False, True):
+            path = write(tmp_path, "again.toml", resolved.show(everything))
+            assert resolve_run(path).run == resolved.run
+
+
+def test_show_prints_what_differs_from_the_defaults_and_counts_the_others():
+    resolved = resolve_run("language", {"train.seed": "1", "train.epochs": "2"})
+    short, whole = resolved.show(), resolved.show(all=True)
+    lines = [line.split("  # ")[0].rstrip() for line in short.splitlines()]
+    assert lines[:4] == ['task = "language"', "", 'model.family = "gpt"', 'model.size = "modern-tiny"']
+    assert "train.seed = 1" in lines  # a default that the user gave
+    assert "train.steps = 0" in lines and "# replaced by train.epochs" in short
+    assert 'model.norm.kind = "rms"' in lines and "model.norm.eps = 1e-06" not in lines
+    assert "data.document" not in short and "train.clip" not in short
+    shown = sum(" = " in line for line in short.splitlines())
+    others = len(resolved.origin) - shown
+    assert lines[-2].startswith(f"# {others} other settings have their defaults; --show all prints them")
+    assert lines[-1] == "# set by the data: model.vocab"
+    assert sum(" = " in line for line in whole.splitlines()) == len(resolved.origin)
+    assert whole.startswith(short.partition("\n# ")[0].rstrip()[:200])
+    assert re.search(r"^model\.vocab = 0 +# default; set by the data$", whole, re.MULTILINE)
+    assert re.search(r"^# data\.train = \[\] +# default$", whole, re.MULTILINE)  # an empty one would be refused
+
+
+def test_a_default_that_a_recipe_repeats_is_none_of_its_differences(tmp_path):
+    path = write(tmp_path, "mine.toml", 'base = "translate"\ntrain.clip = 1.0\nmodel.prenorm = true\n')
+    shown = resolve_run(path).show()
+    assert "train.clip" not in shown and "model.prenorm = true" in shown
 
 
 def test_a_size_is_below_its_own_layer_and_above_earlier_ones(tmp_path):
@@ -277,7 +317,7 @@ def test_an_error_names_its_recipe(tmp_path):
 MESSAGES = {
     "unknown key": ("train.step=3", "train.step is not a key; did you mean train.steps?"),
     "key without its group": ("lr=3", "lr is not a key; did you mean train.lr?"),
-    "nothing near": ("qqq=3", "qqq is not a key; `regard train RECIPE --show` lists the keys"),
+    "nothing near": ("qqq=3", "qqq is not a key; `regard train RECIPE --show all` lists the keys"),
     "model key": ("model.num_layers=3", "model.num_layers is not a key; did you mean model.layers?"),
     "a group": ("train=5", 'train is a group of settings, not "5"; set train.steps, '),
     "text for a whole number": ("train.seed=abc", 'train.seed is "abc"; expected a whole number'),
@@ -290,8 +330,8 @@ MESSAGES = {
     "negative steps": ("train.steps=-5", "train.steps is -5; expected at least 0"),
     "negative minutes": ("train.minutes=-1", "train.minutes is -1; expected at least 0"),
     "lr of zero": ("train.lr=0", "train.lr is 0; expected more than 0"),
-    "smoothing of one": ("train.smoothing=1", "train.smoothing is 1; expected less than 1"),
-    "negative smoothing": ("train.smoothing=-0.1", "train.smoothing is -0.1; expected at least 0"),
+    "smoothing of one": ("train.objective.smoothing=1", "train.objective.smoothing is 1; expected less than 1"),
+    "negative smoothing": ("train.objective.smoothing=-0.1", "train.objective.smoothing is -0.1; expected at least 0"),
     "a seed that torch cannot hold": (
         "train.seed=9223372036854775808",
         "train.seed is 9223372036854775808; expected less than",

@@ -50,7 +50,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         code, _, message = cli(capsys, "train", "classify", "--explain", key)
         assert (code, message) == (2, f"regard: {key} is not a key; {hint}\n")
     code, _, message = cli(capsys, "train", "classify", "--explain", "xyzxyz")
-    assert code == 2 and "`regard train classify --show` lists the keys" in message
+    assert code == 2 and "`regard train classify --show all` lists the keys" in message
     assert cli(capsys, "train", "--explain", "train.lr")[0] == 2
 
 

@@ -179,6 +179,9 @@ def test_list_show_and_dry(capsys):
     assert code == 0 and "translate" in out and "dates" in out and "tiny, small, base, big" in out
     code, out, _ = run_cli(capsys, "train", "translate", "train.lr=1e-3", "--show")
     assert code == 0 and "train.lr = 0.001" in out and "# command line" in out and "# size" in out
+    assert "decode.beam" not in out and "other settings have their defaults" in out
+    code, out, _ = run_cli(capsys, "train", "translate", "--show", "all", "train.lr=1e-3")
+    assert code == 0 and "decode.beam = 5" in out and "train.lr = 0.001" in out and "other settings" not in out
     code, out, _ = run_cli(capsys, "train", "translate", "model.size=base", "tokenizer.vocab=37000", "--dry")
     assert code == 0 and "parameters 63,08" in out and "optimizer" in out  # the paper's 65M counts other norms
     assert "encoder.layers.0.attention.query.weight" in out and "(512, 512)" in out

@@ -144,4 +144,4 @@ def test_stages_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["list"]) == 0 and "multi30k-nat-stages  Multi30k without a teacher at hand" in capsys.readouterr().out
     assert train(*SETTINGS, "--show") == 0
     shown = capsys.readouterr().out
-    assert shown.count("# stage ") == 5 and 'data.teacher = "runs/multi30k-nat-stages/teacher"' in shown
+    assert shown.count("# stage ") == 5 and 'train.objective.teacher = "runs/multi30k-nat-stages/teacher"' in shown

@@ -14,13 +14,12 @@ from PIL import Image
 
 from regard.config.data.images import DetectData
 from regard.config.train import Train
-from regard.data.datasets.boxes import BoxDataset
+from regard.data.datasets.boxes import BoxDataset, ObjectsField
 from regard.data.sources.boxes import box_source, boxed_images, label_counts, load_image
 from regard.data.sources.data_files import as_data_files
 from regard.data.sources.holdout import hold_out
 from regard.errors import UserError
-from regard.processors.boxes import Boxes, BoxProcessor
-from regard.processors.fields import Fields
+from regard.processors.boxes import BoxProcessor
 from regard.processors.image.box_window import BoxWindow
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
@@ -294,17 +293,13 @@ def test_boxes_follow_their_window(scale: tuple[float, float]) -> None:
     )
     seen = set()
     for seed in range(30):
-        example = {"image": marked(boxes), "boxes": Boxes(boxes, 96, 72), "label": ("a", "b")}
-        found = window(example, np.random.default_rng(seed))
-        again = window(example, np.random.default_rng(seed))
-        assert (
-            np.array_equal(found["boxes"].boxes, again["boxes"].boxes)
-            and found["image"].tobytes() == again["image"].tobytes()
-        )
-        assert found["image"].size == (64, 48) and len(found["label"]) == len(found["boxes"].boxes)
-        seen.add(found["label"])
-        pixels = np.asarray(found["image"].convert("L"), np.float32) / 255
-        shares = found["boxes"].boxes / [96, 72, 96, 72] * [64, 48, 64, 48]
+        found, moved, labels = window(marked(boxes), boxes, ("a", "b"), np.random.default_rng(seed))
+        again, same, _ = window(marked(boxes), boxes, ("a", "b"), np.random.default_rng(seed))
+        assert np.array_equal(moved, same) and found.tobytes() == again.tobytes()
+        assert found.size == (64, 48) and len(labels) == len(moved)
+        seen.add(labels)
+        pixels = np.asarray(found.convert("L"), np.float32) / 255
+        shares = moved / [96, 72, 96, 72] * [64, 48, 64, 48]
         drawn = np.zeros_like(pixels)
         for left, top, right, bottom in shares.round().astype(int):
             drawn[top:bottom, left:right] = 1
@@ -324,10 +319,10 @@ def test_boxes_with_too_little_left_are_dropped() -> None:
 
 def box_dataset(**settings: Any) -> BoxDataset:
     labels = LabelSet(dict.fromkeys(make_scenes(6)["train"].labels.names, 0))
-    processors = {"image": PROCESSOR, "boxes": BoxProcessor(), "label": LabelProcessor(labels)}
+    target = ObjectsField(BoxProcessor(), LabelProcessor(labels))
     data = DetectData(scale=(0.6, 1.2), **settings)
     window = BoxWindow(PROCESSOR, data.scale, flip=True)
-    return BoxDataset(make_scenes(6)["train"], Fields(processors, window), data, Train(steps=1), queries=10)
+    return BoxDataset(make_scenes(6)["train"], window, target, data, Train(steps=1), queries=10)
 
 
 def test_batches_depend_on_seed_epoch_and_example_only() -> None:

@@ -8,6 +8,7 @@ import pytest
 import regard
 from regard.data.files.in_memory import IN_MEMORY
 from regard.data.files.open import matching_files, missing_file
+from regard.data.source import InMemorySource
 from regard.data.sources.data_files import as_data_files, evaluation_files
 from regard.data.sources.holdout import hold_out
 from regard.data.tables.arrow import read_arrow_file, spool
@@ -63,7 +64,7 @@ def test_data_of_another_program():
 
 
 def test_nothing_is_left_to_train_on():
-    one = type("One", (), {"__len__": lambda self: 1, "name": "a.tsv"})()
+    one = InMemorySource("a.tsv", [("a", "b")])
     with pytest.raises(UserError, match="data.holdout=0.5 of 1 examples .a.tsv. leaves none to train on; lower it"):
         hold_out(one, 0.5, "train", False)
 

@@ -6,29 +6,27 @@ import torch
 
 from regard.config.data.base import Data
 from regard.config.train import Train
-from regard.data.datasets import fields as field_dataset
-from regard.data.datasets.fields import FieldDataset
+from regard.data import dataset as dataset_module
+from regard.data.datasets.fields import ProcessorField
+from regard.data.datasets.source_target import SourceTargetDataset
 from regard.data.loading.loader import Loader
 from regard.data.source import InMemorySource
-from regard.processors.fields import Fields
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
 
 
-def images(workers: int = 0, seed: int = 1, augmented: bool = True, **train: object) -> FieldDataset:
+def images(workers: int = 0, seed: int = 1, augmented: bool = True, **train: object) -> SourceTargetDataset:
     rng = np.random.default_rng(3)
     examples = [(rng.integers(0, 256, (12 + i, 16, 3), np.uint8), "ab"[i % 2]) for i in range(9)]
-    fields = Fields(
-        {
-            "image": ImageProcessor(resize=8, crop=8, patch=4),
-            "label": LabelProcessor(LabelSet({"a": 5, "b": 4})),
-        }
-    )
+    image = ProcessorField("image", ImageProcessor(resize=8, crop=8, patch=4), augmented)
+    label = ProcessorField("label", LabelProcessor(LabelSet({"a": 5, "b": 4})))
     data, settings = Data(workers=workers), Train(seed=seed, **{"batch": 4, **train})
-    return FieldDataset(InMemorySource("images", examples), fields, data, settings, augmented)
+    return SourceTargetDataset(InMemorySource("images", examples), image, label, data, settings)
 
 
-def epoch(dataset: FieldDataset, number: int, index: int = 0) -> list[tuple[int, torch.Tensor, torch.Tensor, tuple]]:
+def epoch(
+    dataset: SourceTargetDataset, number: int, index: int = 0
+) -> list[tuple[int, torch.Tensor, torch.Tensor, tuple]]:
     loader = Loader.of(dataset)
     try:
         return [
@@ -83,6 +81,6 @@ def test_images_that_are_encoded_anew_do_not_stay_in_memory():
 def test_only_some_bytes_of_images_stay_in_memory(monkeypatch):
     whole, part = images(augmented=False), images(augmented=False)
     wanted = epoch(whole, 0)
-    monkeypatch.setattr(field_dataset, "KEPT_BYTES", 3 * (3 * 8 * 8 * 4 + 8))  # three images with their labels
+    monkeypatch.setattr(dataset_module, "KEPT_BYTES", 3 * (3 * 8 * 8 * 4 + 8))  # three images with their labels
     assert same(epoch(part, 0), wanted)
     assert [sum(each is not None for each in dataset._cache) for dataset in (whole, part)] == [9, 3]

@@ -89,7 +89,7 @@ def test_every_task_of_a_mixture_gives_its_share() -> None:
     mixture = Mixture([("a: ", task("a", 100)), ("b: ", task("b", 10))], (1, 3))
     train, valid = (hold_out(mixture, 0.1, split) for split in ("train", "valid"))
     assert isinstance(train, Mixture) and isinstance(valid, Mixture)
-    assert [len(each) for each in train.datasets] == [90, 9] and [len(each) for each in valid.datasets] == [10, 1]
+    assert [len(each) for each in train.parts] == [90, 9] and [len(each) for each in valid.parts] == [10, 1]
     assert valid.prefixes == ["a: ", "b: "] and valid[10][0].startswith("b: b ")
     assert train.weights is not None and np.allclose(train.weights, [0.25, 0.75])
     assert not set(train) & set(valid) and set(train) | set(valid) == set(mixture)

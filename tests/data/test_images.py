@@ -23,7 +23,6 @@ from regard.data.sources.data_files import as_data_files
 from regard.data.sources.images import InMemoryImages, labeled_images, read_idx
 from regard.errors import UserError
 from regard.parts.media.patches import PatchEmbedding
-from regard.processors.fields import Fields
 from regard.processors.image.augment import NAMES, OPERATIONS, erase, rand_augment, resize
 from regard.processors.image.processor import RESAMPLING, ImageProcessor, open_image
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels
@@ -288,7 +287,7 @@ def test_training_resizes_as_pillow_does(resample: str, size: tuple[int, int]) -
     assert found.shape == (*size, 3) and np.abs(found - wanted).max() <= 2 and np.abs(found - wanted).mean() < 0.05
 
 
-def test_partners_are_neighbors_of_the_epoch_and_read_once() -> None:
+def test_partners_are_neighbors_of_the_epoch_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = mixed(13, {"mixup": 1.0})
     every = np.arange(13)
     partners = dataset.mixed_with(every, 3)
@@ -296,8 +295,8 @@ def test_partners_are_neighbors_of_the_epoch_and_read_once() -> None:
     order = dataset.examples.order(np.random.default_rng([1, 3]))
     assert dataset.mixed_with(order[:4], 3).tolist() == order[[1, 0, 3, 2]].tolist()
     read: list[int] = []
-    encode = dataset._encode
-    dataset._encode = lambda index, rng=None: read.append(index) or encode(index, rng)  # type: ignore[method-assign]
+    item = InMemoryImages.item
+    monkeypatch.setattr(InMemoryImages, "item", lambda self, index: read.append(index) or item(self, index))
     dataset.batch(order[:8], 3)
     assert sorted(read) == sorted(order[:8].tolist())
     assert mixed(1, {"mixup": 1.0}).mixed_with(np.array([0]), 0).tolist() == [0]
@@ -319,9 +318,8 @@ def mixed(rows: Any = 6, data: Any = None, image: ImageProcessor | None = None, 
     ]  # fmt: skip
     image = image or ImageProcessor(resize=8, crop=8, patch=4, scale=(0.3, 1), erase=0.5, randaugment=1)
     labels = LabelProcessor(LabelSet({"a": 3, "b": 3}))
-    fields = Fields({"image": image, "label": labels})
     settings = Train(**{"batch": 4, "seed": 1, **train})
-    return MixedImages(InMemoryImages("made", examples), fields, ImageData(**(data or {})), settings)
+    return MixedImages(InMemoryImages("made", examples), image, labels, ImageData(**(data or {})), settings)
 
 
 @pytest.mark.parametrize("data", [{"mixup": 1.0}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}])

@@ -9,9 +9,10 @@ import pytest
 from regard.config.data.mixed import MultitaskData
 from regard.config.data.texts import TokenizerConfig
 from regard.config.train import Train
+from regard.data.datasets.fields import ImageField, ProcessorField, SoundField
 from regard.data.datasets.multitask import MultitaskDataset, MultitaskSampler, spread_groups
-from regard.data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
-from regard.data.datasets.sounds import SoundDataset
+from regard.data.datasets.source_target import SourceTargetDataset
+from regard.data.datasets.targets import TargetField, TranscriptField
 from regard.data.loading.loader import Loader
 from regard.data.sources.holdout import hold_out
 from regard.data.sources.manifest import MODALITIES, ManifestRecords, SourceTag, open_manifests, parse_line
@@ -22,6 +23,7 @@ from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.sound.read import Samples
 from regard.processors.text.tokenizers import train_tokenizer
 from regard.tasks.multitask.tags import TaggedTargets, TaskTags
+from regard.tasks.multitask.training import EndedText
 
 RNG = np.random.default_rng(1)
 DATA = MultitaskData(rate=8000, bins=20)
@@ -49,12 +51,14 @@ def make_dataset(examples, weights=None, **train):
     tokenizer = train_tokenizer(TokenizerConfig(kind="char"), mixture.texts_to_learn())
     tags = TaskTags.of(mixture, tokenizer.size)
     targets = TaggedTargets(tokenizer, dict(zip(tags.tasks, tags.ids, strict=True)))
-    shared = targets, tokenizer.pad, DATA, settings
     image, sound = ImageProcessor(resize=16, crop=16, patch=8), FilterbankProcessor(rate=8000, bins=20, hop=80)
+    fields = {
+        "text": (ProcessorField("source", EndedText(tokenizer)), TargetField(targets, tokenizer.pad, 256)),
+        "image": (ImageField("source", image, in_bytes=False), TargetField(targets, tokenizer.pad, 256, noun="target")),
+        "audio": (SoundField("source", sound, 30), TranscriptField(targets, tokenizer.pad, 256, None)),
+    }
     members = {
-        "text": PromptedDataset(mixture.of_modality("text"), EndedText(tokenizer), *shared),
-        "image": PromptedImages(mixture.of_modality("image"), image, *shared),
-        "audio": SoundDataset(mixture.of_modality("audio"), sound, *shared, DATA.max_tokens),
+        name: SourceTargetDataset(mixture.of_modality(name), *pair, DATA, settings) for name, pair in fields.items()
     }
     return MultitaskDataset(mixture, members, {"text": 1, "image": 1, "audio": 4}, DATA, settings), tags
 

@@ -17,7 +17,6 @@ from regard.config.run_folder import write_run
 from regard.errors import UserError
 from regard.processors.base import IGNORED, PROCESSORS, SavedSettings
 from regard.processors.boxes import Boxes, BoxProcessor
-from regard.processors.fields import Fields, FlipBoxes
 from regard.processors.image import processor as image_module
 from regard.processors.image.processor import ImageProcessor, random_region
 from regard.processors.image.read import open_image
@@ -454,7 +453,6 @@ def test_boxes():
         encoded = boxes.encode(Boxes(raw, 100, 80))
         assert encoded.dtype == np.float32 and np.allclose(encoded, expected) and boxes.cost(encoded) == 2
         assert np.allclose(boxes.decode(encoded, 100, 80).boxes, raw, atol=1e-4)
-        assert np.allclose(boxes.encode(boxes.flip(Boxes(raw, 100, 80)))[0], [0.8, 0.5, 0.2, 0.5])
     empty = boxes.encode(Boxes([], 100, 80))
     batch = boxes.collate([encoded, empty])
     assert (
@@ -470,30 +468,6 @@ def test_boxes():
     for wrong in ([[1, 2, 3]], [[1, 2, 3, 4], [5]], [["a", 2, 3, 4]]):
         with pytest.raises(UserError, match=r"the boxes \[\[.* cannot be read; expected four numbers for each"):
             BoxProcessor().encode(Boxes(wrong, 100, 80))
-
-
-def test_fields_flip_a_image_with_its_boxes():
-    image, boxes = ImageProcessor(resize=(20, 40), crop=0, patch=10, scale=(1, 1), flip=False), BoxProcessor("xywh")
-    fields = Fields({"image": image, "boxes": boxes, "labels": LabelProcessor(LABELS)}, augment=FlipBoxes(image, boxes))
-    pixels = np.zeros((20, 40, 3), np.uint8)
-    pixels[5:15, 0:10] = 255
-    example = {"image": pixels, "boxes": Boxes([[0, 5, 10, 10]], 40, 20), "labels": ["pos"]}
-    seen = set()
-    for seed in range(8):
-        encoded = fields.encode(example, np.random.default_rng(seed))
-        center = encoded["boxes"][0, 0]
-        bright = np.argwhere(encoded["image"][0] > 0)[:, 1]
-        assert (bright.min() + bright.max() + 1) / 2 / 40 == pytest.approx(center)  # the box stays on its object
-        seen.add(float(center))
-    assert seen == {0.125, 0.875}
-    plain = fields.encode(example)
-    assert plain["boxes"][0, 0] == 0.125 and fields.cost(plain) == 2 * 4  # patches
-    batch = fields.collate([plain, fields.encode(example)])
-    assert {name: each.modality for name, each in batch.items()} == {
-        "image": "pixels",
-        "boxes": "boxes",
-        "labels": "labels",
-    }
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

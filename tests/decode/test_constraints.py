@@ -546,7 +546,7 @@ def test_stream_equals_predict(predictor, way):
 
 def test_predict_with_an_ensemble(predictor, runs, capsys):
     both, other = regard.load(f"{runs}/a,{runs}/b"), regard.load(runs / "b")
-    assert isinstance(both.model, Ensemble) and both.predict(LOW) != predictor.predict(LOW)
+    assert both.is_ensemble and both.predict(LOW) != predictor.predict(LOW)
     one, two = (each.score(LOW, UP, details=True) for each in (predictor, other))
     for i, score in enumerate(both.score(LOW, UP)):
         pairs = zip(one[i]["logprobs"], two[i]["logprobs"], strict=True)

@@ -257,7 +257,7 @@ TRANSLATIONS = [
 TRANSLATIONS += [{"max_tokens": 5, "split": True}]
 
 CNN = {key: value for key, value in SEQ2SEQ.items() if key != "model.inner"} | {"model.family": "cnn"}
-WIDER = {"model.size": "tiny", "tokenizer.kind": "char", "train.tokens": 200, "model.ngrams.order": 0}  # packed weights
+WIDER = {"model.size": "tiny", "tokenizer.kind": "char", "train.tokens": 200, "data.ngrams.order": 0}  # packed weights
 WIDER |= {"data.max_tokens": 40}
 NAT = {**SEQ2SEQ, "decode.max_tokens": 0}  # lengths of their own, below the limit
 BYTES = {"tokenizer.kind": "byte"}  # a larger vocabulary

@@ -73,7 +73,7 @@ def file_texts(recipe: str) -> dict[str, str]:
 def all_settings(recipe: str, folder: Path | str, **settings: Any) -> dict[str, Any]:
     """Those of a tiny run with its data files in `folder`; settings have __ for dots."""
     data = {f"data.{name.removesuffix('.txt')}": f"{folder}/{name}" for name in file_texts(recipe)}
-    plain = {"model.ngrams.order": 0} if recipe == "classify" else {}  # exports need it
+    plain = {"data.ngrams.order": 0} if recipe == "classify" else {}  # exports need it
     return {**TINY, **plain, **data, **{key.replace("__", "."): value for key, value in settings.items()}}
 
 

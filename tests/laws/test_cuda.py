@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
 from regard.config.family import family_of
+from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.data.datasets.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, run_search
@@ -227,7 +228,7 @@ def test_compiled_packed_training_equals_plain():
     ]
     batch = collate_pairs(texts[:24], texts[24:], TrainedTokenizer, TrainedTokenizer, 128).to("cuda")
     model, found = a_model().cuda(), []
-    objective = Seq2SeqObjective(model, smoothing=0.1)
+    objective = Seq2SeqObjective(model, SmoothedLoss())
     for forward in (objective.forward, torch.compile(objective.forward, dynamic=False)):
         model.zero_grad()
         loss = forward(batch).sum

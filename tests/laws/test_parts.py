@@ -303,10 +303,10 @@ def test_slot_values_are_frozen_and_named_by_kind() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
-    assert len(kinds) == 18
+    assert len(kinds) == 17
     for kind in kinds:
         value = kind()
-        assert [f.name for f in fields(value)][0] == ("order" if kind is slots.NGrams else "kind")  # of one kind only
+        assert [f.name for f in fields(value)][0] == "kind"
         with pytest.raises(AttributeError):
             value.kind = "other"
         with pytest.raises(TypeError):

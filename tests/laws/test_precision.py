@@ -20,7 +20,7 @@ from regard.parts import Attention, Mask
 def run():
     return small.translator(
         400, 4000, train__lr=6e-3, train__tokens=600, train__schedule="linear", tokenizer__kind="word",
-        train__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000,
+        train__objective__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000,
     )  # fmt: skip
 
 

@@ -258,17 +258,17 @@ def test_rdrop(run):
         **reads.TINY,
         "data.train": str(run.parent / "train.txt"),
         "model.dropout": 0.3,
-        "model.ngrams.order": 0,
+        "data.ngrams.order": 0,
     }
 
     def cross_entropy(logits):
         return F.cross_entropy(
-            logits, piece["label"].values, reduction="sum", label_smoothing=objective.run.train.smoothing
+            logits, piece["label"].values, reduction="sum", label_smoothing=objective.run.train.objective.smoothing
         )
 
     losses = {}
     for weight in (0.0, 1.0, 3.0):
-        run = resolve_run("classify", {**settings, "data.rdrop": weight}).run
+        run = resolve_run("classify", {**settings, "train.objective.rdrop": weight}).run
         objective = classify.prepare(run, {}, torch.device("cpu"))
         model, piece = objective.model, next(objective.steps(0, 0)).micro_batches[0]
         torch.manual_seed(5)

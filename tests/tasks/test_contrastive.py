@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import regard
 from regard.cli import main
 from regard.config.run import resolve_run
-from regard.data.datasets.sounds import STRIDE
+from regard.data.datasets.fields import STRIDE
 from regard.errors import UserError
 from regard.metrics.retrieval import best_ranks, retrieval_metrics
 from regard.processors.sound.read import Samples

@@ -29,7 +29,7 @@ def teacher() -> Path:
 
 @pytest.fixture(scope="module")
 def even() -> Path:
-    own = {**NAT, "model__fertilities": False, "model__max_length": 40, "data__glancing": 0.5}
+    own = {**NAT, "model__fertilities": False, "model__max_length": 40, "train__objective__glancing": 0.5}
     return small.translator(**own)
 
 
@@ -119,7 +119,7 @@ def test_a_distilled_file_that_was_cut_is_refused(tmp_path: Path) -> None:
 
 
 def test_glancing_shows_a_share_of_the_wrong_tokens(tmp_path: Path) -> None:
-    job = job_of(tmp_path, data__glancing=0.5)
+    job = job_of(tmp_path, train__objective__glancing=0.5)
     objective = job.objective
     assert isinstance(objective, FertilityObjective) and objective.glancing == 0.5
     model = objective.model.eval()
@@ -139,7 +139,7 @@ def test_glancing_shows_a_share_of_the_wrong_tokens(tmp_path: Path) -> None:
 
 def test_shown_tokens_are_read_and_not_learned(tmp_path: Path) -> None:
     """The loss is that of the other tokens, with the embeddings of the shown ones as inputs of the decoder."""
-    job = job_of(tmp_path, data__glancing=0.9, tokenizer__joint=False)
+    job = job_of(tmp_path, train__objective__glancing=0.9, tokenizer__joint=False)
     objective, model = job.objective, job.objective.model.eval()
     (batch, *_) = next(job.steps(0, 0)).micro_batches
     copies, labels, encoded = batch["copies"], batch["labels"], model.encode(batch["source"])
@@ -154,13 +154,13 @@ def test_shown_tokens_are_read_and_not_learned(tmp_path: Path) -> None:
     learned = shown.flatten()[labels.positions] < 0
     logits = model.logits(states[labels.positions])[learned]
     wanted = torch.nn.functional.cross_entropy(
-        logits, labels.values[learned], reduction="sum", label_smoothing=job.run.train.smoothing
+        logits, labels.values[learned], reduction="sum", label_smoothing=job.run.train.objective.smoothing
     )
     assert 0 < learned.sum() < len(learned) and found.sum.item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
 def test_glancing_under_autocast_trains_all_weights(tmp_path: Path) -> None:
-    job = job_of(tmp_path, data__glancing=0.5)
+    job = job_of(tmp_path, train__objective__glancing=0.5)
     (batch, *_) = next(job.steps(0, 0)).micro_batches
     with torch.autocast("cpu", torch.bfloat16):
         found = job.objective(batch)
@@ -173,7 +173,7 @@ def test_glancing_under_autocast_trains_all_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", [NAT, {"model__family": "cmlm", "decode__kind": "mask-predict"}], ids=str)
 def test_runs_begin_with_weights_of_their_teacher(family: dict[str, str], teacher: Path, tmp_path: Path) -> None:
-    job = job_of(tmp_path, **family, data__teacher=str(teacher), data__teacher_init=True)
+    job = job_of(tmp_path, **family, train__objective__teacher=str(teacher), train__objective__teacher_init=True)
     own, theirs = job.predictor.model.state_dict(), regard.load(teacher).model.state_dict()
     equal = [name for name in theirs if own[name].equal(theirs[name])]
     assert len(equal) == len(theirs)  # the same wiring, but for the heads of lengths and positional attention
@@ -184,13 +184,21 @@ def test_runs_begin_with_weights_of_their_teacher(family: dict[str, str], teache
 
 def test_mistakes(teacher: Path, even: Path, tmp_path: Path) -> None:
     for settings, words in [
-        ({"data__teacher_init": True}, "data.teacher_init is true, but no run teaches"),
-        ({"model__family": "transformer", "decode__kind": "beam", "data__glancing": 0.5}, "data.glancing is 0.5, but"),
+        ({"train__objective__teacher_init": True}, "train.objective.teacher_init is true, but no run teaches"),
+        (
+            {"model__family": "transformer", "decode__kind": "beam", "train__objective__glancing": 0.5},
+            "train.objective.glancing is not a key",
+        ),
     ]:
         with pytest.raises(UserError) as error:
             job_of(tmp_path, **settings)
         assert words in str(error.value)
     settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
-    own = {"start": str(even), "model.family": "nat", "data.teacher": str(teacher), "data.teacher_init": True}
+    own = {
+        "start": str(even),
+        "model.family": "nat",
+        "train.objective.teacher": str(teacher),
+        "train.objective.teacher_init": True,
+    }
     with pytest.raises(UserError, match="but the weights are those of start="):
         regard.train("translate", {**settings, **own, "train.steps": 1, "decode.kind": "argmax"}, out=tmp_path / "r")

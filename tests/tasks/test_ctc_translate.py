@@ -154,7 +154,10 @@ def test_strategies_that_it_does_not_have(settings: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data__glancing": 0.5}, "data.glancing is 0.5, but model.family=nat-ctc does not use it"),
+        (
+            {"train__objective__glancing": 0.5},
+            "train.objective.glancing is not a key",
+        ),
         ({"data__packed": True}, "data.packed is true, but model.family=nat-ctc trains on padded rows"),
     ],
 )

@@ -29,7 +29,7 @@ from regard.tasks.objectives import LanguageObjective
 
 SMALL: dict[str, Any] = {
     "model.size": "tiny", "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 64, "model.dropout": 0.0, "device": "cpu",
-    "tokenizer.vocab": 300, "data.max_tokens": 24, "train.batch": 16, "train.tensorboard": False, "train.smoothing": 0.0, "decode.add_start": True,
+    "tokenizer.vocab": 300, "data.max_tokens": 24, "train.batch": 16, "train.tensorboard": False, "train.objective.smoothing": 0.0, "decode.add_start": True,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "learned": {"model.positions.tokens": 24},
@@ -478,7 +478,7 @@ def test_accumulation_keeps_the_gradients(family, objectives):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_loss_is_cross_entropy(smoothing, objectives, files):
-    objective = objectives("learned", train__smoothing=smoothing, data__train=f"{files}/train.jsonl")
+    objective = objectives("learned", train__objective__smoothing=smoothing, data__train=f"{files}/train.jsonl")
     step = next(objective.steps(0, 0))
     (batch,) = step.micro_batches
     text, labels, total = batch["text"], batch["labels"].values, 0.0

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.learn
 @pytest.mark.parametrize(
     ("recipe", "settings", "bleu"),
     [
-        ("nat", {"train.steps": 600, "data.glancing": 0.5}, 65.0),
+        ("nat", {"train.steps": 600, "train.objective.glancing": 0.5}, 65.0),
         ("nat-ctc", {"train.steps": 250}, 40.0),
         ("cmlm", {"train.steps": 800}, 25.0),
     ],

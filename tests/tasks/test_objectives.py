@@ -10,7 +10,7 @@ from regard.tasks.translate.task import TranslateJob, prepare
 
 SMALL = {
     "data.examples": 400, "model.width": 32, "model.heads": 2, "model.layers": 1, "model.inner": 64, "model.dropout": 0.0,
-    "train.tokens": 900, "train.smoothing": 0.1,
+    "train.tokens": 900, "train.objective.smoothing": 0.1,
 }  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def test_a_callback_that_raises_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_an_own_loss_equals_the_built_in_one(tmp_path: Path) -> None:
-    settings = {"train.accumulate": 2, "model.ngrams.order": 0}  # the built-in loss leaves out a text's own n-grams
+    settings = {"train.accumulate": 2, "data.ngrams.order": 0}  # the built-in loss leaves out a text's own n-grams
     train(tmp_path / "own", settings, loss=summed)
     train(tmp_path / "built-in", settings)
     one, other = weights(tmp_path / "own"), weights(tmp_path / "built-in")
@@ -383,7 +383,7 @@ def test_states_do_not_depend_on_the_batch(tmp_path: Path) -> None:
 
 def test_states_equal_those_of_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    settings = {**TINY, "model.layers": 2, "train.steps": 1, "tokenizer.kind": "wordpiece", "model.ngrams.order": 0}
+    settings = {**TINY, "model.layers": 2, "train.steps": 1, "tokenizer.kind": "wordpiece", "data.ngrams.order": 0}
     predictor = train(tmp_path / "a", settings)
     regard.convert(tmp_path / "a", to="huggingface", out=tmp_path / "hf")
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
@@ -515,7 +515,7 @@ def test_the_classifier_of_scikit_learn() -> None:
         "tokenizer.kind": "word",
         "model.dropout": 0.0,
         "model.width": 32,
-        "model.ngrams.order": 0,  # they need no training, whatever the rate
+        "data.ngrams.order": 0,  # they need no training, whatever the rate
         "train.warmup": 5,
         "train.eval_every": 50,
     }

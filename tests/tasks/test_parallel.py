@@ -121,7 +121,7 @@ def test_links_are_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "links").write_text("0-0 1-1\n0-1 1-0\n\n1-0 1-1\n")
     settings = {
         "data.train": f"{tmp_path}/a.en,{tmp_path}/a.de",
-        "data.links": str(tmp_path / "links"),
+        "data.alignments": str(tmp_path / "links"),
         "model.family": "nat",
         "decode.kind": "argmax",
         "tokenizer.kind": "space",
@@ -348,13 +348,20 @@ def test_mistakes_of_training(tmp_path: Path) -> None:
             "trains on padded rows",
         ),
         (
-            {**sides, "model.family": "transformer", "decode.kind": "beam", "data.links": f"{data}/links"},
-            "but model.family=transformer does not use it; leave it out",
+            {**sides, "model.family": "transformer", "decode.kind": "beam", "data.alignments": f"{data}/links"},
+            "data.alignments is not a key",
         ),
-        ({**sides, "data.train": f"{data}/a.tsv", "data.links": f"{data}/links"}, "links go with two files of lines"),
         (
-            {"data.links": f"{data}/links", "model.family": "nat"},
+            {**sides, "data.train": f"{data}/a.tsv", "data.alignments": f"{data}/links"},
+            "alignments go with two files of lines",
+        ),
+        (
+            {"data.alignments": f"{data}/links", "model.family": "nat"},
             "but the embedded data need none; name data.train, too",
+        ),
+        (
+            {**sides, "data.alignments": f"{tmp_path}/links", "model.fertilities": False},
+            "but model.fertilities=false copies evenly; leave out one",
         ),
         ({**sides, "model.width": 30}, "width 30 does not divide into 4 heads"),
     ]:
@@ -369,7 +376,12 @@ def test_mistakes_of_training(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def taught(teacher: Path) -> Path:
     """A run with the tokenizers of the teacher."""
-    own = {"model__family": "nat", "decode__kind": "argmax", "data__teacher": str(teacher), "tokenizer__vocab": 100}
+    own = {
+        "model__family": "nat",
+        "decode__kind": "argmax",
+        "train__objective__teacher": str(teacher),
+        "tokenizer__vocab": 100,
+    }
     return small.translator(**own)
 
 
@@ -382,12 +394,12 @@ def test_a_teacher_gives_its_tokenizers(teacher: Path, taught: Path) -> None:
 def test_a_dry_run_opens_the_teacher(teacher: Path, tmp_path: Path) -> None:
     data = small.write_files(tmp_path, train=10)
     sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
-    taught = {"data.teacher": str(teacher), "data.teacher_weight": 0.5}
+    taught = {"train.objective.teacher": str(teacher), "train.objective.teacher_weight": 0.5}
     assert "fertility.weight" in api.dry("translate", {**small.TINY, **sides, **taught, "train.steps": 1})
 
 
 def test_fine_tuning_continues_a_run(teacher: Path, taught: Path, tmp_path: Path) -> None:
-    tuned = {"start": str(taught), "data__teacher": str(teacher), "data__teacher_weight": 0.25}
+    tuned = {"start": str(taught), "train__objective__teacher": str(teacher), "train__objective__teacher_weight": 0.25}
     settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
     data = small.write_files(tmp_path / "files", train=60)
     sides = {f"data.{name}": f"{data}/{name}.low,{data}/{name}.up" for name in ("train", "valid")}
@@ -407,20 +419,28 @@ def test_mistakes_of_teachers(nat: Path, cmlm: Path, teacher: Path, tmp_path: Pa
     sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
     plain = {**sides, "model.family": "transformer", "decode.kind": "beam"}
     for settings, words in [
-        ({**sides, "data.teacher": "gone"}, "data.teacher is gone, which is not a run folder"),
+        ({**sides, "train.objective.teacher": "gone"}, "train.objective.teacher is gone, which is not a run folder"),
         (
-            {**sides, "data.teacher": str(cmlm)},
+            {**sides, "train.objective.teacher": str(cmlm)},
             "which writes all tokens at once; give a run that writes token by token",
         ),
-        ({**sides, "data.teacher_weight": 0.5}, "data.teacher_weight is 0.5, but no run teaches"),
-        ({**plain, "data.teacher": str(teacher), "data.teacher_weight": 0.5}, "does not use it; leave it out"),
+        ({**sides, "train.objective.teacher_weight": 0.5}, "train.objective.teacher_weight is 0.5, but no run teaches"),
+        (
+            {**plain, "train.objective.teacher": str(teacher), "train.objective.teacher_weight": 0.5},
+            "train.objective.teacher_weight is not a key",
+        ),
     ]:
         with pytest.raises(UserError) as error:
             job_of(settings)
         assert words in str(error.value), (settings, str(error.value))
     settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
     other = small.translator(tokenizer__kind="char")
-    own = {"start": str(nat), "model.family": "nat", "data.teacher": str(other), "data.teacher_weight": 0.5}
+    own = {
+        "start": str(nat),
+        "model.family": "nat",
+        "train.objective.teacher": str(other),
+        "train.objective.teacher_weight": 0.5,
+    }
     with pytest.raises(UserError, match="has another source vocabulary than this run and cannot fine-tune it"):
         regard.train(
             "translate", {**settings, "data.train": sides["data.train"], **own, "train.steps": 1}, out=tmp_path / "r"

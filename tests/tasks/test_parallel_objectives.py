@@ -1,6 +1,7 @@
 """The objectives of families that write all tokens at once: fine-tuning by a teacher, and R-Drop."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from helpers import small
 
 import regard
+from regard.config.losses import FertilityLoss, MaskPredictLoss
 from regard.config.run import resolve_run
 from regard.data.datasets.collate import pad_tokens
 from regard.decode.parallel.copies import TokenCopying, limit_fertilities
@@ -37,7 +39,12 @@ def teacher() -> Path:
 @pytest.fixture(scope="module")
 def taught(teacher: Path) -> Path:
     """A run with the tokenizers of the teacher."""
-    own = {"model__family": "nat", "decode__kind": "argmax", "data__teacher": str(teacher), "tokenizer__vocab": 100}
+    own = {
+        "model__family": "nat",
+        "decode__kind": "argmax",
+        "train__objective__teacher": str(teacher),
+        "tokenizer__vocab": 100,
+    }
     return small.translator(**own)
 
 
@@ -47,7 +54,8 @@ def taught(teacher: Path) -> Path:
 def taught_objective(teacher: Path, taught: Path, weight: float) -> tuple[Any, Any]:
     teacher_run, student = regard.load(teacher), regard.load(taught)
     frozen = FrozenTeacher(teacher_run.model, teacher_run.target.start, teacher_run.target.end, student.writer.hidden)
-    return TaughtFertilityObjective(student.model, 0.0, frozen, weight), student
+    settings = SimpleNamespace(smoothing=0.0, glancing=0.0, teacher_weight=weight)  # a weight of 1 is no setting
+    return TaughtFertilityObjective(student.model, settings, frozen), student
 
 
 def job_batch(student: Any) -> Any:
@@ -108,7 +116,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(teacher: Path, taught: Path) 
     batch, model = job_batch(student), student.model
     torch.manual_seed(1)
     found = objective(batch)
-    plain = FertilityObjective(model, 0.0)(batch)
+    plain = FertilityObjective(model, FertilityLoss(smoothing=0.0))(batch)
     encoded, judged = model.encode(batch["source"]), objective.teacher.model.encode(batch["source"])
     copying = TokenCopying(model.fertility_logits(encoded), encoded.valid)
     torch.manual_seed(1)
@@ -137,7 +145,7 @@ def test_each_term_trains_its_part(teacher: Path, taught: Path) -> None:
     assert not objective.teacher.model.training  # no dropout
     assert list(objective.state_dict()) == [f"model.{name}" for name in model.state_dict()]
     objective, student = taught_objective(teacher, taught, 0.0)
-    plain = FertilityObjective(student.model, 0.0)(batch)
+    plain = FertilityObjective(student.model, FertilityLoss(smoothing=0.0))(batch)
     assert objective(batch).sum.item() == pytest.approx(plain.sum.item(), rel=1e-4)
 
 
@@ -193,7 +201,7 @@ def test_the_policy_gradient_prefers_better_fertilities() -> None:
 def job_of(folder: Path, family: dict[str, str], **settings: Any) -> Any:
     data = small.write_files(folder, train=40)
     sides = {"data.train": f"{data}/train.low,{data}/train.up"}
-    own = {f"data.{key}": value for key, value in settings.items()}
+    own = {f"train.objective.{key}": value for key, value in settings.items()}
     run = resolve_run("translate", {**small.TINY, "train.steps": 1, **sides, **family, **own}).run
     return prepare(run, {}, torch.device("cpu"))
 
@@ -211,7 +219,8 @@ def test_random_places() -> None:
 def test_rdrop_adds_the_divergence_of_two_passes(tmp_path: Path) -> None:
     job = job_of(tmp_path, CMLM, rdrop=2.0)
     assert isinstance(job.objective, MaskPredictObjective) and job.objective.rdrop == 2.0
-    batch, plain = first_batch(job), MaskPredictObjective(job.objective.model, job.run.train.smoothing)
+    settings = MaskPredictLoss(smoothing=job.run.train.objective.smoothing)
+    batch, plain = first_batch(job), MaskPredictObjective(job.objective.model, settings)
     job.objective.eval()  # without dropout, both passes agree
     assert job.objective(batch).sum.item() == pytest.approx(plain(batch).sum.item(), rel=1e-5)
     job.objective.train()
@@ -223,5 +232,5 @@ def test_rdrop_adds_the_divergence_of_two_passes(tmp_path: Path) -> None:
     torch.manual_seed(1)
     none = job.objective(batch).sum.item()
     assert found > none + 0.1
-    with pytest.raises(UserError, match="data.rdrop is 1.0, but model.family=nat does not use it; leave it out"):
+    with pytest.raises(UserError, match="train.objective.rdrop is not a key"):
         job_of(tmp_path, NAT, rdrop=1.0)

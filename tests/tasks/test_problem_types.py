@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import regard
 from regard import UserError
 from regard.cli.app import main
 from regard.config.data.texts import TokenizerConfig
+from regard.config.losses import LabelLoss
 from regard.data.datasets.rows import encode_rows, pad_texts
 from regard.messages.labels import MultiLabelRequest
 from regard.metrics.bag_of_words import BagOfWords, Tfidf, fit_linear
@@ -23,7 +25,7 @@ from regard.parts import Inputs
 from regard.parts.ngrams import NGramCounts
 from regard.processors.targets import NumberProcessor
 from regard.processors.text.tokenizers import train_tokenizer
-from regard.tasks.classify.ngram_start import spell_tokens
+from regard.tasks.classify.ngrams import spell_tokens
 from regard.tasks.objectives import LabelObjective, MultiLabelObjective
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five"]
@@ -58,7 +60,7 @@ DATA = {"pairs": PAIRS, "sets": SETS, "numbers": NUMBERS}
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for name, rows in DATA.items():
-        own = {"model.ngrams.order": 0} if name == "pairs" else {}
+        own = {"data.ngrams.order": 0} if name == "pairs" else {}
         run = tiny_run("classify", data={"train": rows, "valid": rows}, **TINY, **own)
         (folder / name).symlink_to(run)
     return folder
@@ -180,7 +182,7 @@ def test_numbers(runs):
 def test_exports_are_those_of_transformers(runs, tmp_path, name, kind):
     hf = pytest.importorskip("transformers")
     data = {"train": DATA[name]}
-    regard.train("classify", {**TINY, "model.ngrams.order": 0}, out=tmp_path / "run", data=data, progress=False)
+    regard.train("classify", {**TINY, "data.ngrams.order": 0}, out=tmp_path / "run", data=data, progress=False)
     regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "hf")
     model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
     assert model.config.problem_type == kind
@@ -239,6 +241,29 @@ def test_the_bag_of_words_is_that_of_scikit_learn(tmp_path):
     baseline = next(BagOfWords.fits(texts, [each.split()[0] for each in texts], "single_label", (10.0,)))
     baseline.save(tmp_path / "b")
     assert BagOfWords.load(tmp_path / "b").predict(texts) == baseline.predict(texts)
+    everywhere = next(BagOfWords.fits(texts, [["one", *each.split()[:1]] for each in texts], "multi_label", (10.0,)))
+    assert all("one" in labels for labels in everywhere.predict(texts))
+    for words in (texts[:6], ["a", "b", "c", "d", "e", "f"]):  # the latter are no words
+        (one,) = BagOfWords.fits(words, "xxxxxx", "single_label", (1.0,))  # of the first texts of sorted data
+        (several,) = BagOfWords.fits(words, "xyxzxx", "single_label", (1.0,))
+        assert one.predict(["a", words[0]]) == ["x", "x"] == several.predict(["a", "b"])
+
+
+def test_without_scikit_learn_only_the_baseline_is_missing(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    settings = {**TINY, "train.steps": 2}
+    regard.train("classify", settings, out=tmp_path / "without", data={"train": SETS, "valid": SETS}, progress=False)
+    notes = (tmp_path / "without" / "metrics.jsonl").read_text()
+    assert "no bag of words beside the scores: scikit-learn, which fits it, is not installed; pip install" in notes
+    assert "bag_of_words" in regard.load(runs / "sets", device="cpu").evaluate(SETS)  # a stored one needs no fit
+    monkeypatch.undo()
+    regard.train("classify", settings, out=tmp_path / "with", data={"train": SETS, "valid": SETS}, progress=False)
+    assert "no bag of words" not in (tmp_path / "with" / "metrics.jsonl").read_text()
+    assert (tmp_path / "with" / "baseline.safetensors").exists() > (
+        tmp_path / "without" / "baseline.safetensors"
+    ).exists()
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
+    assert weights[0] == weights[1]
 
 
 def test_metrics_of_several_labels_equal_scikit_learn():
@@ -341,11 +366,11 @@ def test_weights_are_those_of_torch():
 
     logits, targets = torch.randn(8, 3), torch.randint(3, (8,))
     weights = [0.5, 2.0, 1.0]
-    own = LabelObjective(Fixed(), 0.1, weights=weights)
+    own = LabelObjective(Fixed(), LabelLoss(smoothing=0.1), weights)
     wanted = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
     assert torch.allclose(own.loss(logits, targets), (torch.tensor(weights)[targets] * wanted).sum())
     several = (torch.rand(8, 3) > 0.5).float()
-    found = MultiLabelObjective(Fixed(), 0.0, weights=weights).loss(logits, several) / 8
+    found = MultiLabelObjective(Fixed(), LabelLoss(smoothing=0.0), weights).loss(logits, several) / 8
     assert torch.allclose(found, torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weights))(logits, several))
 
 
@@ -396,7 +421,7 @@ def mistakes() -> list[tuple[str, list, dict, str]]:
         ("list", [*labeled, ("a b", "[x")], {"data.problem_type": "multi_label"}, "no list of labels under 'label' but \"[x\", which is no list in JSON"),
         ("none", [(text, "") for text in texts], {"data.problem_type": "multi_label"}, "has a label; choose the column that holds the labels"),
         ("one text", labeled, {"data.pairs": "yes"}, "2 columns, expected at least 3 (data.columns)"),
-        ("rdrop", SETS, {"data.rdrop": 1}, "data.rdrop=1 compares the probabilities of one label"),
+        ("rdrop", SETS, {"train.objective.rdrop": 1}, "train.objective.rdrop=1 compares the probabilities of one label"),
     ]  # fmt: skip
 
 

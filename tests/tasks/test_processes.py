@@ -66,7 +66,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 10}),
     "state": ("language", {**LANGUAGE, "model.family": "rnn", "model.carry_state": True}),
     "classify": ("classify", LABELED),
-    "rdrop": ("classify", {**LABELED, "data.rdrop": 0.5}),
+    "rdrop": ("classify", {**LABELED, "train.objective.rdrop": 0.5}),
     "tag": ("tag", {"data.train": "tagged.txt"}),
     "masked": ("masked", MASKED),
     "images": ("classify-image", {"data.train": "images", "model.image": 16, "train.batch": 9, **AUGMENTED}),

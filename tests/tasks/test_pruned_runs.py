@@ -19,7 +19,7 @@ TREES = Path(__file__).parents[2] / "docs" / "sentences.conllu"
 TEXTS = [(" ".join(tree.words), "long" if len(tree.words) > 8 else "short") for tree in read_trees(TREES)]
 SMALL = {
     "model.size": "tiny", "model.width": 32, "model.heads": 4, "model.layers": 2, "model.inner": 32,
-    "model.ngrams.order": 0, "tokenizer.vocab": 280, "train.tokens": 400, "train.steps": 2, "train.tensorboard": False,
+    "data.ngrams.order": 0, "tokenizer.vocab": 280, "train.tokens": 400, "train.steps": 2, "train.tensorboard": False,
     "device": "cpu",
 }  # fmt: skip
 HEADS = "1.2,2.1,2.4"

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tag": [(["so", "good"], ["A", "B"]), (["so", "bad"], ["A", "C"])] * 4,
     }
     for task, examples in data.items():
-        own = {"model.ngrams.order": 0} if task == "classify" else {}  # exports need it
+        own = {"data.ngrams.order": 0} if task == "classify" else {}  # exports need it
         (place / task).symlink_to(tiny_run(task, data={"train": examples}, **TINY, **own))
     return place
 

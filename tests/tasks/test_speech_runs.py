@@ -13,7 +13,6 @@ from helpers.losses import batch_loss
 
 import regard
 from regard.config.run import resolve_run
-from regard.data.datasets.sounds import SoundDataset
 from regard.data.rng import ExampleRng
 from regard.errors import UserError
 from regard.synthetic import morse
@@ -195,9 +194,7 @@ WARPS = {"data__vtlp": (0.8, 1.25), "data__equalizer": 6.0}
 def test_augmentation_is_a_function_of_seed_epoch_and_example(changes: dict[str, Any]) -> None:
     """Masks change a copy of the frames in memory: the second epoch begins from the same ones."""
     own = job(**{key.replace(".", "__"): value for key, value in MASKS.items()}, **changes)
-    sound, data, train = own.predictor.sound, own.run.data, own.run.train
-    target, texts = own.predictor.target, own.predictor.transcriber.targets_to_learn()
-    dataset = SoundDataset(own.splits["train"], sound, texts, target.pad, data, train, data.max_tokens)
+    sound, dataset = own.predictor.sound, own.loader.sampler.dataset
     dataset.cache_encoded()
     for epoch, indices in ((0, [3, 5]), (1, [5, 8, 3]), (0, [5]), (1, [3])):
         chosen = np.array(indices)

@@ -196,6 +196,7 @@ SHOWN_BY_TENSORS = ("model.pooled", "model.next_sentence")
 def test_the_settings_of_a_folder_are_read_without_its_weights(kind, tmp_path):
     path = FOLDERS[kind](tmp_path / "folder")
     expected = dict(flatten({"model": regard.load(path).run.model.model_dump(mode="json")}))
+    expected["data.ngrams.order"] = 0  # a start without n-grams gives a classifier without them
     for file in path.rglob("*.safetensors"):
         file.unlink()
     found = read_settings(str(path))

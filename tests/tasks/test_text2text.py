@@ -58,7 +58,7 @@ def test_mixture_weights(tmp_path):
     once = Counter(orders[0].tolist())
     assert max(once[i] for i in range(30)) == 1 and {once[i] for i in range(30, 40)} <= {2, 3, 4}
     assert (examples.order(np.random.default_rng([1, 0])) == orders[0]).all()
-    few = Mixture([("x", examples.datasets[0]), ("y", examples.datasets[1])], (1e-9, 1))
+    few = Mixture([("x", examples.parts[0]), ("y", examples.parts[1])], (1e-9, 1))
     assert (few.order(np.random.default_rng(1)) >= 30).all()
 
 
@@ -87,7 +87,7 @@ def test_one_task_without_prefix_from_jsonl(tmp_path):
 
 def test_embedded_tasks():
     examples = make_mixture(MixData(examples=90), "train")
-    assert examples.prefixes == ["to de: ", "to fr: ", "language: "] and [len(each) for each in examples.datasets] == [
+    assert examples.prefixes == ["to de: ", "to fr: ", "language: "] and [len(each) for each in examples.parts] == [
         30,
         30,
         30,

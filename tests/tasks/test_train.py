@@ -119,9 +119,7 @@ class Task:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         labels = batch["labels"]
-        return smoothed_cross_entropy(
-            model(batch["text"].values), labels.values, labels.valid, self.run.train.smoothing
-        )
+        return smoothed_cross_entropy(model(batch["text"].values), labels.values, labels.valid, 0.1)
 
     def validate(self) -> dict[str, float]:
         torch.rand(3)  # an evaluation may use random numbers; it must not matter

@@ -25,22 +25,29 @@ class PairData(PackedData):
     locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded data: any two of
     # Babel's
     examples: Positive = 20000  # training examples of the embedded data
-    links: str = ""  # word alignments of data.train (`regard align`), for families with fertilities; "": by an IBM
-    # model
-    teacher: str = ""  # a run whose tokenizers are used, and which fine-tunes families with fertilities
-    teacher_weight: Share = 0.0  # of the fine-tuning losses; the paper's is 0.25
-    teacher_init: bool = False  # begin with the weights of the teacher that fit, by name and shape
-    glancing: Share = 0.0  # target tokens shown in training, as a fraction of those that are wrong (2008.07905)
-    rdrop: Annotated[float, Field(ge=0)] = 0.0  # Mask-Predict: weight of the R-Drop loss (2106.14448)
+
+    @property
+    def alignment_file(self) -> str:
+        """The word alignments of data.train, a file in Pharaoh format; empty: none."""
+        return ""
+
+
+class AlignedPairData(PairData):
+    """Sentence pairs whose words may be aligned."""
+
+    alignments: str = ""  # word alignments of data.train (`regard align`), a file in Pharaoh format; empty: an IBM
+    # model aligns the tokens
+
+    @property
+    def alignment_file(self) -> str:
+        return self.alignments
 
     @model_validator(mode="after")
-    def _check_links(self) -> "PairData":
-        for name in ("teacher_weight", "teacher_init"):
-            if (value := getattr(self, name)) and not self.teacher:
-                value = str(value).lower()
-                raise ValueError(f"data.{name} is {value}, but no run teaches; give one with data.teacher=RUN")
-        if self.links and not self.train:
-            raise ValueError(f"data.links is {self.links}, but the embedded data need none; name data.train, too")
+    def _check_alignments(self) -> "AlignedPairData":
+        if self.alignments and not self.train:
+            raise ValueError(
+                f"data.alignments is {self.alignments}, but the embedded data need none; name data.train, too"
+            )
         return self
 
 
@@ -72,6 +79,16 @@ class SpanData(PackedData):
     examples: Positive = 20000  # training examples of the embedded data
 
 
+class NGrams(Base):
+    """Naive Bayes over n-grams of the texts, beside the encoder."""
+
+    order: Count = 0  # naive Bayes over n-grams of 1 to so many tokens beside the encoder; 0: none, as exports to
+    # Hugging Face need it. A start brings its own
+    buckets: Positive = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
+    words: bool = False  # words and pairs of words, too
+    characters: Count = 0  # n-grams of so many characters, too; 0: none
+
+
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
@@ -92,8 +109,7 @@ class LabelData(TableData):
     locales: Strings = ()  # of the embedded data: any of Babel's; empty: 28, many closely related
     examples: Positive = 20000  # training examples of the embedded data
     token_masking: Share = 0.0  # fraction of the tokens replaced by <mask> in training, drawn anew in every epoch
-    rdrop: Annotated[float, Field(ge=0)] = 0.0  # weight of the R-Drop loss (2106.14448): two passes per text, symmetric
-    # KL divergence
+    ngrams: NGrams = NGrams()
 
     @field_validator("class_weights")
     @classmethod

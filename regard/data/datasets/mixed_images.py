@@ -6,51 +6,35 @@ import torch
 from ...config.data.images import ImageData
 from ...config.train import Train
 from ...parts.inputs import Inputs
-from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor
+from ...processors.labels import LabelProcessor
 from ..batch import Batch
-from ..dataset import EncodedExample, Measured
 from ..rng import ExampleRng
 from ..source import Source
-from .fields import FieldDataset
+from .fields import ImageField, ProcessorField
+from .source_target import SourceTargetDataset
 
-MAX_PATCHES = 1 << 20  # images are never too large to train on: they are resized
 
-
-class MixedImages(FieldDataset):
+class MixedImages(SourceTargetDataset):
     """Images with labels. The partner of an example and how both are mixed depend on (seed, epoch, example) only."""
 
     data: ImageData
 
-    def __init__(self, examples: Source, fields: Fields, data: ImageData, train: Train) -> None:
-        super().__init__(examples, fields, data, train, augmented=True)
-        self.limit = MAX_PATCHES
+    def __init__(
+        self, examples: Source, image: ImageProcessor, label: LabelProcessor, data: ImageData, train: Train
+    ) -> None:
+        self.mixed = bool(data.mixup or data.cutmix)
+        source = ImageField("image", image, in_bytes=not self.mixed, augmented=True)
+        super().__init__(examples, source, ProcessorField("label", label), data, train)
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None  # of an epoch, and the places of examples in it
 
-    def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
-        """In training, bytes take a quarter of the memory of floats; mixed or erased pixels are normalized floats."""
-        image, label = self.fields.processors["image"], self.fields.processors["label"]
-        mixed = self.data.mixup or self.data.cutmix
-        if rng is None or mixed or not isinstance(image, ImageProcessor) or image.erase:
-            return super()._encode(index, rng)
-        raw, name = self.examples[index]
-        return image.encode_bytes(raw, rng), label.encode(name, rng)
-
-    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        image = self.fields.processors["image"]
-        cost = image.fixed_cost if isinstance(image, ImageProcessor) else None
-        if cost is None:
-            return super().measure(indices, keep)
-        count = len(indices)  # no image is read
-        return Measured(indices, np.full((count, 2), cost), np.zeros(count, bool), np.ones(count, np.int64))
-
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
-        if not (self.data.mixup or self.data.cutmix):
+        if not self.mixed:
             return super().batch(indices, epoch)
         partners, count = self.mixed_with(indices, epoch), len(indices)
         distinct, places = np.unique(np.concatenate([indices, partners]), return_inverse=True)
         generators = ExampleRng.of(self.train.seed, epoch, distinct).generators()
-        items = [self._encode(index, rng) for index, rng in zip(distinct.tolist(), generators, strict=True)]
+        items = self.encode_together(distinct.tolist(), generators)
         both = self.collate([items[place] for place in places])
         image, label = both["image"], both["label"].values
         values, shares = image.values[:count].clone(), torch.ones(count)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...config.data.base import Data
+from ...config.data.mixed import MultitaskData
 from ...config.train import Train
 from ..batch import Batch
 from ..dataset import Dataset, EncodedExample, Measured
@@ -27,7 +27,7 @@ class MultitaskDataset(Dataset):
         mixture: TaskMixture,
         members: Mapping[str, Dataset],
         strides: Mapping[str, int],
-        data: Data,
+        data: MultitaskData,
         train: Train,
     ) -> None:
         super().__init__(mixture, data, train)
@@ -35,7 +35,7 @@ class MultitaskDataset(Dataset):
         self.strides = [strides[modality] for modality in mixture.modalities]
         self.limit = max(-(-member.limit // stride) for member, stride in zip(self.members, self.strides, strict=True))
         self.limit_key = " or ".join(dict.fromkeys(member.limit_key for member in self.members))
-        self.curriculum = bool(getattr(data, "curriculum", False))
+        self.curriculum = data.curriculum
 
     def modalities(self, examples: np.ndarray) -> np.ndarray:
         """The number of the modality of each example."""

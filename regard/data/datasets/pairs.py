@@ -1,22 +1,24 @@
-"""Pairs of texts as arrays, padded or packed."""
+"""Pairs of texts, padded or packed: several pairs share a row."""
 
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from ...config.data.base import PackedData
 from ...config.train import Train
 from ...processors.text.tokenizers import Tokenizer
 from ..batch import Batch
-from ..dataset import Dataset, EncodedExample
+from ..dataset import EncodedExample
 from ..source import Source
 from .collate import collate_encoded
+from .fields import TextField
+from .source_target import SourceTargetDataset
 
 
-class PairDataset(Dataset):
-    """Pairs of texts, each with END. Sources and targets have at most `context` tokens, the positions of the model."""
+class PairDataset(SourceTargetDataset):
+    """Sources and targets have at most `context` tokens, the positions of the model."""
 
     data: PackedData
+    source: TextField
+    target: TextField
 
     def __init__(
         self,
@@ -29,17 +31,11 @@ class PairDataset(Dataset):
     ) -> None:
         if context is not None and context < data.max_tokens:
             data, self.limit_key = data.model_copy(update={"max_tokens": context}), "model.positions.tokens"
-        super().__init__(examples, data, train)
-        self.source, self.target, self.sorted = source, target, not data.packed
-
-    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
-        columns, pairs = [], [self.examples[i] for i in indices]
-        for tokenizer, field in ((self.source, 0), (self.target, 1)):
-            rows = tokenizer.encode([pair[field] for pair in pairs])
-            columns.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
-        return zip(*columns, strict=True)
+        super().__init__(examples, TextField("source", source), TextField("target", target), data, train)
+        self.sorted = not data.packed
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
         width = self.data.max_tokens if self.data.packed else 0
         min_rows = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
-        return collate_encoded([x for x, _ in items], [y for _, y in items], self.source, self.target, width, min_rows)
+        sources, targets = [item[0] for item in items], [item[1] for item in items]
+        return collate_encoded(sources, targets, self.source.tokenizer, self.target.tokenizer, width, min_rows)

@@ -83,10 +83,12 @@ class SpanDataset(PairDataset):
             )
         super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train, context)
         self.corruptor, self.max_text_tokens = corruptor, self.data.max_tokens - 1  # END
-        self._end = np.array([self.source.end], np.int32)
+        self._end = np.array([self.source.tokenizer.end], np.int32)
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
-        for i, ids in zip(indices, self.source.encode([self.examples.text(i, 0) for i in indices]), strict=True):
+        for i, ids in zip(
+            indices, self.source.tokenizer.encode([self.examples.text(i, 0) for i in indices]), strict=True
+        ):
             if len(ids) > self.max_text_tokens:
                 self.shortened.add(i)
             yield (np.array(ids, np.int32),)

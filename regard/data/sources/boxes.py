@@ -17,7 +17,6 @@ from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
 from ..source import Source
-from .holdout import Subset
 from .images import SKIP_HINT, is_image_name
 
 if TYPE_CHECKING:
@@ -196,10 +195,9 @@ def image_digest(image: ExampleImage) -> bytes:
 
 def box_source(examples: Source) -> BoxData:
     """The source that these examples belong to."""
-    while isinstance(examples, Subset):
-        examples = examples.examples
-    assert isinstance(examples, BoxData)
-    return examples
+    source, _ = examples.origin(0)
+    assert isinstance(source, BoxData)
+    return source
 
 
 def label_counts(examples: Source) -> Counter[str]:

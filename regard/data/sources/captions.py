@@ -21,16 +21,15 @@ from ..files.in_memory import InMemory
 from ..files.line_index import BLANK
 from ..files.open import missing_file, plain_suffix, text_error
 from ..files.trees import open_tree
-from ..source import Source
+from ..source import Source, Subset, concatenate
 from ..tables.cells import MediaValue, text_value
 from ..tables.columns import Role
 from ..tables.open import SUFFIXES, column_rule, is_json_array, open_table
 from ..tables.records import TableSource
 from .annotations import coco_captions
 from .boxes import ImageFiles, StoredImage
-from .holdout import Subset
 from .images import PATH, SKIP_HINT, is_image_name
-from .media import RECORD, MediaSource, is_tree, join_examples, open_files, readable
+from .media import RECORD, MediaSource, is_tree, open_files, readable
 from .pairs import split_references
 
 CAPTION_NAMES = ("text", "sentence", "sentences", "description", "raw", "answer")
@@ -49,7 +48,7 @@ CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), capt
 def captioned_images(data_files: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Source:
     """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
     if len(data_files) == 1:
-        return join_examples([_open(pattern, data) for pattern in data_files[0]])
+        return concatenate([_open(pattern, data) for pattern in data_files[0]])
     if len(data_files) > 2 or not all(len(group) == 1 for group in data_files):
         raise UserError(
             f"images with captions are {len(data_files)} places here; expected one table, or two places, separated by "
@@ -262,43 +261,30 @@ def _problem(record: CaptionRecord, decode: bool) -> str:
     return f"{record.place}: {problem}" if problem else ""
 
 
-class CaptionPairs(Source):
+class CaptionPairs(Subset):
     """Every caption is one example, with its image; training reads these pairs."""
 
     def __init__(self, examples: Source) -> None:
-        self.examples, self.name = examples, examples.name
         captions = np.array([examples.text(index, 1).count("\t") + 1 for index in range(len(examples))], np.int64)
-        self.images = np.repeat(np.arange(len(examples)), captions)
-        self.numbers = np.arange(len(self.images)) - np.repeat(captions.cumsum() - captions, captions)
-        self.counts = examples.counts | {"examples": len(self.images)}
-
-    def __len__(self) -> int:
-        return len(self.images)
+        super().__init__(examples, np.repeat(np.arange(len(examples)), captions), examples.name)
+        self.numbers = np.arange(len(self)) - np.repeat(captions.cumsum() - captions, captions)
 
     def item(self, index: int) -> tuple[RawImage, str]:
-        image, captions = self.examples[int(self.images[index])]
+        image, captions = super().item(index)
         return image, captions.split("\t")[self.numbers[index]]
 
     def field(self, index: int, field: int) -> RawImage | str:
-        image = int(self.images[index])
-        if field != 1:
-            raw: RawImage = self.examples.field(image, field)
-            return raw
-        captions = self.examples.text(image, 1).split("\t")
-        return captions[int(self.numbers[index])]
+        return self.text(index, 1) if field else super().field(index, 0)
+
+    def text(self, index: int, field: int) -> str:
+        return super().text(index, field).split("\t")[int(self.numbers[index])]
 
     def location(self, index: int) -> str:
         """The place of the caption, where it is known; else that of the image."""
-        examples, image = self.examples, int(self.images[index])
-        while isinstance(examples, Subset):
-            image = int(examples.indices[image])
-            examples = examples.examples
-        if isinstance(examples, CaptionedImages):
-            return examples.caption_places(image)[int(self.numbers[index])]
-        return examples.location(image)
+        source, image = self.origin(index)
+        if isinstance(source, CaptionedImages):
+            return source.caption_places(image)[int(self.numbers[index])]
+        return source.location(image)
 
     def fingerprint(self) -> str:
         return self.examples.fingerprint()
-
-    def report(self) -> list[str]:
-        return self.examples.report()

@@ -1,49 +1,9 @@
 """Divides examples into those to train on and those held out for validation (data.holdout)."""
 
-import hashlib
-
 import numpy as np
 
 from ...errors import UserError
-from ..source import Source
-from .mixture import Mixture
-
-
-class Subset(Source):
-    """Some examples of a data set."""
-
-    def __init__(self, examples: Source, indices: np.ndarray, name: str) -> None:
-        self.examples, self.indices, self.name = examples, indices, name
-        self.counts = examples.counts | {"examples": len(indices)}
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def item(self, index: int) -> tuple[object, ...]:
-        return self.examples.item(int(self.indices[index]))
-
-    def field(self, index: int, field: int) -> object:
-        return self.examples.field(int(self.indices[index]), field)
-
-    def text(self, index: int, field: int) -> str:
-        return self.examples.text(int(self.indices[index]), field)
-
-    def seconds(self, index: int) -> float:
-        return self.examples.seconds(int(self.indices[index]))
-
-    def location(self, index: int) -> str:
-        return self.examples.location(int(self.indices[index]))
-
-    def adjacent(self, index: int) -> bool:
-        here, following = int(self.indices[index]), int(self.indices[index + 1])
-        return following == here + 1 and self.examples.adjacent(here)
-
-    def fingerprint(self) -> str:
-        chosen = hashlib.blake2b(self.indices.astype(np.int64).tobytes(), digest_size=16).hexdigest()
-        return hashlib.blake2b(f"{self.examples.fingerprint()} {chosen}".encode(), digest_size=16).hexdigest()
-
-    def report(self) -> list[str]:
-        return self.examples.report()
+from ..source import Source, Subset
 
 
 def hold_out(examples: Source, share: float, split: str, tail: bool = False) -> Source:
@@ -52,10 +12,10 @@ def hold_out(examples: Source, share: float, split: str, tail: bool = False) -> 
     Held-out examples are random, the same in every run; with `tail` they are the last ones, as in running text. In a
     mixture, every task holds out this share.
     """
-    if isinstance(examples, Mixture):
-        parts = [hold_out(member, share, split, tail) for member in examples.datasets]
-        weights = () if examples.weights is None else tuple(examples.weights)
-        return Mixture(list(zip(examples.prefixes, parts, strict=True)), weights)
+    return examples.divide(lambda part: _held_out(part, share, split, tail))
+
+
+def _held_out(examples: Source, share: float, split: str, tail: bool) -> Source:
     total, count = len(examples), max(round(share * len(examples)), 1)
     if count >= total:
         raise UserError(

@@ -9,12 +9,12 @@ from ...errors import UserError
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import open_tree
-from ..source import Source
+from ..source import Source, concatenate
 from ..tables.columns import LABEL_NAMES, TEXT_NAMES, Role, label_value
 from ..tables.open import SUFFIXES, column_rule, open_table
 from .captions import CaptionPairs, captioned_images
 from .images import PATH, TableImages, idx_examples, is_image_name, labeled_images
-from .media import is_tree, join_examples
+from .media import is_tree
 
 
 def named_text(cell: object, names: Sequence[str] = ()) -> str:
@@ -39,7 +39,7 @@ def image_texts(files: Sequence[Sequence[str]], data: NamedImages) -> Source:
     if all(folders) and all(_has_captions(name) for name in files[0]):
         return CaptionPairs(captioned_images(files, data))
     if all(_is_table(name, data) for name in files[0]):
-        return join_examples([_open_table(name, data) for name in files[0]])
+        return concatenate([_open_table(name, data) for name in files[0]])
     return labeled_images(files, data)
 
 

@@ -20,11 +20,11 @@ from ...processors.image.read import RawImage, image_problem
 from ..files.in_memory import InMemory
 from ..files.open import matching_files, missing_file, open_decompressed, plain_suffix
 from ..files.trees import FileTree, open_tree
-from ..source import InMemorySource, Source
+from ..source import InMemorySource, Source, concatenate
 from ..tables.cells import label_value, text_value
 from ..tables.columns import LABEL, MediaValue, Role
 from ..tables.open import SUFFIXES, column_rule, open_table
-from .media import FileTable, TreeSource, array_digest, file_cell, is_tree, join_examples, open_files, readable
+from .media import FileTable, TreeSource, array_digest, file_cell, is_tree, open_files, readable
 
 SKIP_HINT = "or set data.invalid=skip to leave such images out"
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
@@ -53,7 +53,7 @@ def labeled_images(files: Sequence[Sequence[str]], data: NamedImages) -> Source:
             f"images and labels are in one place, but {len(files)} were given, separated by commas; two are IDX "
             "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
         )
-    return join_examples([_open(pattern, data) for pattern in files[0]])
+    return concatenate([_open(pattern, data) for pattern in files[0]])
 
 
 def open_images(name: str, data: NamedImages) -> Iterator[tuple[str, RawImage]]:

@@ -15,11 +15,11 @@ from ..files.in_memory import InMemory
 from ..files.line_index import BLANK, INVALID, VALID
 from ..files.lines import TextLines
 from ..files.open import plain_suffix
-from ..source import Source
+from ..source import Source, concatenate
 from ..tables.columns import MediaValue
 from ..tables.records import check_encodable, parse_object
 from .images import image_value, is_image_name
-from .media import RawValue, join_examples, readable
+from .media import RawValue, readable
 from .sounds import inspect_sound, is_sound_name, sound_value
 
 TEXT, IMAGE, AUDIO = "text", "image", "audio"
@@ -222,7 +222,7 @@ class ManifestRecords(ManifestSource):
 
 def open_manifests(files: Sequence[Sequence[str]], data: MultitaskData) -> Source:
     """The examples of all manifests, one after the other."""
-    return join_examples([_open(pattern, data) for group in files for pattern in group])
+    return concatenate([_open(pattern, data) for group in files for pattern in group])
 
 
 def _open(pattern: str, data: MultitaskData) -> Source:

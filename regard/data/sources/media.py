@@ -1,10 +1,9 @@
 """Shared by sources of images and of sounds: files in tables, joined sources, files that cannot be read."""
 
-import bisect
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -154,50 +153,6 @@ class FileTable(TableSource, MediaSource):
 
     def fingerprint(self) -> str:
         return hashlib.blake2b(super().fingerprint().encode() + self._sizes.digest(), digest_size=16).hexdigest()
-
-
-class JoinedSource(Source):
-    """The examples of several places, one after the other."""
-
-    def __init__(self, parts: Sequence[Source]) -> None:
-        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts]).tolist()
-        self.name = f"{parts[0].name} (and {len(parts) - 1} more)"
-        self.counts = {"examples": self.ends[-1]}
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def _find(self, index: int) -> tuple[Source, int]:
-        number = bisect.bisect_right(self.ends, index)
-        return self.parts[number], index - self.ends[number] + len(self.parts[number])
-
-    def item(self, index: int) -> tuple[Any, ...]:
-        part, inner = self._find(index)
-        return part.item(inner)
-
-    def field(self, index: int, field: int) -> Any:
-        part, inner = self._find(index)
-        return part.field(inner, field)
-
-    def seconds(self, index: int) -> float:
-        part, inner = self._find(index)
-        return part.seconds(inner)
-
-    def location(self, index: int) -> str:
-        part, inner = self._find(index)
-        return part.location(inner)
-
-    def fingerprint(self) -> str:
-        parts = " ".join(part.fingerprint() for part in self.parts)
-        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-
-    def report(self) -> list[str]:
-        return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
-
-
-def join_examples(parts: Sequence[Source]) -> Source:
-    """Examples of several sources as one."""
-    return parts[0] if len(parts) == 1 else JoinedSource(parts)
 
 
 def text_digest(parts: Iterable[str]) -> str:

@@ -1,44 +1,42 @@
 """Several sets of pairs as one data set: a prefix names the task of each, weights set how often it is drawn."""
 
-import bisect
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from ...config.data.texts import MixData
 from ...errors import UserError
-from ..source import Source
+from ..source import Concat, Source
 from .pairs import open_pairs
 
 Rng = np.random.Generator
 
 
-class Mixture(Source):
+class Mixture(Concat):
     """The examples of several tasks, one task after the other. Sources begin with the prefix of their task."""
 
     def __init__(self, tasks: Sequence[tuple[str, Source]], weights: Sequence[float] = ()) -> None:
-        self.prefixes, self.datasets = [prefix for prefix, _ in tasks], [examples for _, examples in tasks]
+        self.prefixes, parts = [prefix for prefix, _ in tasks], [examples for _, examples in tasks]
+        super().__init__(parts, ", ".join(f"{prefix!r} {examples.name}" for prefix, examples in tasks))
         self.weights = np.array(weights) / sum(weights) if weights else None
-        self.offsets = np.cumsum([0, *map(len, self.datasets)])
-        self.name = ", ".join(f"{prefix!r} {examples.name}" for prefix, examples in tasks)
-        self.counts = sum((Counter(examples.counts) for examples in self.datasets), Counter[str]())
-
-    def __len__(self) -> int:
-        return int(self.offsets[-1])
-
-    def task_of(self, index: int) -> int:
-        return bisect.bisect_right(self.offsets, index) - 1
+        self.counts = sum((Counter(examples.counts) for examples in parts), Counter[str]())
 
     def item(self, index: int) -> tuple[str, ...]:
-        task = self.task_of(index)
-        source, target = self.datasets[task][index - int(self.offsets[task])]
-        return self.prefixes[task] + source, target
+        source, target = super().item(index)
+        return self.prefixes[self.part_of(index)] + source, target
 
-    def location(self, index: int) -> str:
-        task = self.task_of(index)
-        return self.datasets[task].location(index - int(self.offsets[task]))
+    def field(self, index: int, field: int) -> str:
+        return self.item(index)[field]
+
+    def text(self, index: int, field: int) -> str:
+        return self.item(index)[field]
+
+    def divide(self, choose: Callable[[Source], Source]) -> "Mixture":
+        weights = () if self.weights is None else tuple(self.weights)
+        return Mixture(list(zip(self.prefixes, map(choose, self.parts), strict=True)), weights)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch.
@@ -48,13 +46,16 @@ class Mixture(Source):
         """
         if self.weights is None:
             return super().order(rng)
-        groups = [first + np.arange(len(dataset)) for first, dataset in zip(self.offsets, self.datasets, strict=False)]
+        groups = [np.arange(*bounds) for bounds in pairwise(self.bounds)]
         return weighted_order(groups, self.weights, rng)
 
     def fingerprint(self) -> str:
-        tasks = zip(self.prefixes, self.datasets, strict=True)
+        tasks = zip(self.prefixes, self.parts, strict=True)
         parts = [f"{prefix}\0{examples.fingerprint()}" for prefix, examples in tasks]
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+    def report(self) -> list[str]:
+        return Source.report(self)
 
 
 def weighted_order(groups: Sequence[np.ndarray], shares: np.ndarray, rng: Rng) -> np.ndarray:

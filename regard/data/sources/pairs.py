@@ -12,11 +12,15 @@ from ..tables.records import TableSource
 
 
 def open_pairs(
-    files: Sequence[Sequence[str]], data: TableData, references: bool = False, default: str = "text", links: str = ""
+    files: Sequence[Sequence[str]],
+    data: TableData,
+    references: bool = False,
+    default: str = "text",
+    alignments: str = "",
 ) -> TableSource:
     """The examples in these files. With `references`, `data.columns` after the second hold further references.
 
-    `default` is the format of files with an unknown suffix. The lines of the file `links` become a third field.
+    `default` is the format of files with an unknown suffix. The lines of the file `alignments` become a third field.
     """
     if not files or not all(files):
         raise UserError("no data file is named; give two sides such as data.train=train.en,train.de")
@@ -27,10 +31,12 @@ def open_pairs(
                 f"text data need two sides, source and target, not {len(files)} ({files[0][0]} …); separate them by "
                 "a comma, as in data.train=a,b, or give one table, such as .tsv or .jsonl (data.format)"
             )
-        files = [*files, [links]] if links else files
+        files = [*files, [alignments]] if alignments else files
         return TableSource(ParallelLines([TextLines(group, data.invalid) for group in files]))
-    if links:
-        raise UserError(f"data.links is {links}, and data.train is a table; links go with two files of lines")
+    if alignments:
+        raise UserError(
+            f"data.alignments is {alignments}, and data.train is a table; alignments go with two files of lines"
+        )
     if len(files) != 1:
         raise UserError(
             f"{format} data hold both sides in one file, and {len(files)} sides were given; join several files by a "

@@ -19,7 +19,7 @@ from ..files.in_memory import InMemory
 from ..files.line_index import BLANK
 from ..files.open import BOM, SOUNDS, missing_file, plain_suffix, text_error
 from ..files.trees import FileTree, is_archive, open_tree
-from ..source import Source
+from ..source import Source, concatenate
 from ..tables.cells import text_value
 from ..tables.columns import MediaValue, Role
 from ..tables.open import SUFFIXES, column_rule, open_table
@@ -31,7 +31,6 @@ from .media import (
     array_digest,
     file_cell,
     is_tree,
-    join_examples,
     open_files,
     readable,
 )
@@ -82,7 +81,7 @@ def transcribed_sounds(files: Sequence[Sequence[str]], data: RecordingTable) -> 
             f"recordings and transcripts are in one place, but {len(files)} were given, separated by commas; give a "
             "table with the columns path and text, or a folder"
         )
-    return join_examples([_open(place, data) for pattern in files[0] for place in _places(pattern)])
+    return concatenate([_open(place, data) for pattern in files[0] for place in _places(pattern)])
 
 
 def open_sounds(name: str, data: RecordingTable) -> Iterator[tuple[str, RawSound]]:

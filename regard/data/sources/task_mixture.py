@@ -1,6 +1,5 @@
 """Examples of several tasks and modalities as one source, and the examples of each modality in it."""
 
-import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from ...config.merge import one_of
 from ...errors import UserError
-from ..source import LazySequence, Source
+from ..source import Concat, LazySequence, Source, Subset, View
 from .manifest import TEXT, SourceTag
 from .media import RawValue
 from .mixture import weighted_order
@@ -25,43 +24,28 @@ class TaggedText(str):
         return tagged
 
 
-class TaggedSource(Source):
+class TaggedSource(Concat):
     """Several sources of (input, target), one after the other. Items are (SourceTag, input, target)."""
 
     def __init__(self, sources: Sequence[tuple[SourceTag, Source]]) -> None:
-        self.sources, self.ends = sources, np.cumsum([len(examples) for _, examples in sources]).tolist()
-        self.name = ", ".join(examples.name for _, examples in sources)
-        self.counts = {"examples": self.ends[-1]}
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def _find(self, index: int) -> tuple[SourceTag, Source, int]:
-        number = bisect.bisect_right(self.ends, index)
-        tag, examples = self.sources[number]
-        return tag, examples, index - self.ends[number] + len(examples)
+        super().__init__([examples for _, examples in sources], ", ".join(examples.name for _, examples in sources))
+        self.tags = [tag for tag, _ in sources]
 
     def item(self, index: int) -> tuple[SourceTag, RawValue, str]:
-        tag, examples, inner = self._find(index)
-        return tag, *examples.item(inner)
+        return self.tags[self.part_of(index)], *super().item(index)
 
     def field(self, index: int, field: int) -> SourceTag | RawValue:
-        tag, examples, inner = self._find(index)
-        return examples.field(inner, field - 1) if field else tag
+        return super().field(index, field - 1) if field else self.tags[self.part_of(index)]
 
-    def seconds(self, index: int) -> float:
-        _, examples, inner = self._find(index)
-        return examples.seconds(inner)
-
-    def location(self, index: int) -> str:
-        _, examples, inner = self._find(index)
-        return examples.location(inner)
+    def text(self, index: int, field: int) -> str:
+        return super().text(index, field - 1)
 
     def fingerprint(self) -> str:
-        return " ".join(f"{tag.modality}/{tag.task} {examples.fingerprint()}" for tag, examples in self.sources)
+        sources = zip(self.tags, self.parts, strict=True)
+        return " ".join(f"{tag.modality}/{tag.task} {examples.fingerprint()}" for tag, examples in sources)
 
 
-class TaskMixture(Source):
+class TaskMixture(View):
     """Examples whose first field is a SourceTag. Weights set how often an epoch draws each task."""
 
     def __init__(self, examples: Source, weights: Mapping[str, float] | None = None) -> None:
@@ -96,17 +80,11 @@ class TaskMixture(Source):
     def __len__(self) -> int:
         return len(self.tags)
 
-    def item(self, index: int) -> tuple[SourceTag, RawValue, str]:
-        return self.examples.item(index)
+    def locate(self, index: int) -> tuple[Source, int]:
+        return self.examples, index
 
     def field(self, index: int, field: int) -> SourceTag | RawValue:
-        return self.tags[index] if field == 0 else self.examples.field(index, field)
-
-    def seconds(self, index: int) -> float:
-        return self.examples.seconds(index)
-
-    def location(self, index: int) -> str:
-        return self.examples.location(index)
+        return self.tags[index] if field == 0 else super().field(index, field)
 
     def fingerprint(self) -> str:
         return self.examples.fingerprint()
@@ -147,31 +125,23 @@ class MixtureTexts(LazySequence[str]):
         return self.mixture.text(index, 2) if rest < 0 else self.mixture.text(self.sources[rest], 1)
 
 
-class ModalitySource(Source):
+class ModalitySource(Subset):
     """Inputs of one modality with their targets, which have the tags of their tasks."""
 
     def __init__(self, mixture: TaskMixture, indices: np.ndarray, modality: str) -> None:
-        self.mixture, self.indices = mixture, indices
-        self.name, self.counts = f"{mixture.name} ({modality})", {"examples": len(indices)}
-
-    def __len__(self) -> int:
-        return len(self.indices)
+        super().__init__(mixture, indices, f"{mixture.name} ({modality})")
+        self.tags, self.counts = mixture.tags, {"examples": len(indices)}
 
     def item(self, index: int) -> tuple[RawValue, TaggedText]:
-        tag, raw, target = self.mixture.item(int(self.indices[index]))
+        tag, raw, target = super().item(index)
         return raw, TaggedText(target, tag.task)
 
     def field(self, index: int, field: int) -> RawValue:
-        if field != 1:
-            return self.item(index)[field]
-        place = int(self.indices[index])
-        return TaggedText(self.mixture.text(place, 2), self.mixture.tags[place].task)
+        return self.text(index, 1) if field else super().field(index, 1)
 
-    def seconds(self, index: int) -> float:
-        return self.mixture.seconds(int(self.indices[index]))
-
-    def location(self, index: int) -> str:
-        return self.mixture.location(int(self.indices[index]))
+    def text(self, index: int, field: int) -> str:
+        text = super().text(index, field + 1)
+        return TaggedText(text, self.tags[int(self.indices[index])].task) if field else text
 
     def fingerprint(self) -> str:
-        return self.mixture.fingerprint()
+        return self.examples.fingerprint()

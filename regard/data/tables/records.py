@@ -6,14 +6,13 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from ...errors import UserError
 from ..files.line_index import BLANK, INVALID, VALID
 from ..files.open import text_error
-from ..source import LazySequence, Source
+from ..source import Example, LazySequence, Source
 from .cells import Row
 from .columns import Choice, ColumnRule, MediaValue, is_media
 
@@ -72,7 +71,7 @@ class TableSource(Source):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def item(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> Example:
         return self.table.item(int(self.rows[index]))
 
     def text(self, index: int, field: int) -> str:

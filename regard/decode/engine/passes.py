@@ -17,7 +17,7 @@ from ...parts import Encoded, Inputs
 from ...processors.text.tokenizers import Tokenizer
 from .jobs import Job, ModelContext, R
 from .requests import stack_sources
-from .wrappers import Ensemble, mean_logprobs
+from .wrappers import Ensemble, joint_logits, mean_logprobs
 
 TRACE_ROWS = 16  # targets of a batch whose attention weights are all in memory
 
@@ -67,7 +67,7 @@ class KnownTarget(Job[R]):
         """The scores of the targets, and the output of the (first) encoder."""
         assert context.tokenizer is not None
         source = stack_sources([job.source for job in jobs], 0, context.device)
-        models = context.model.members if isinstance(context.model, Ensemble) else [context.model]
+        models: Sequence[Seq2SeqModel] = context.model.members
         given = Encoded(source.values, source.valid) if self.encoded else None
         sources = [given or model.encode(source) for model in models]
         prompts, targets = [job.prompt for job in jobs], [job.target for job in jobs]
@@ -129,8 +129,7 @@ class Trace(KnownTarget[TokenTrace]):
 
     @torch.no_grad()
     def run(self, jobs: Sequence["Trace"], context: ModelContext) -> list[TokenTrace]:
-        model = context.model
-        first = as_module(model.members[0] if isinstance(model, Ensemble) else model)
+        first = as_module(context.model.members[0])
         sites = [site for site in attention_sites(first) if site.kind == "cross"]
         with record_attention(first, [site.path for site in sites]) as maps:
             rows, encoded = self.read(jobs, context)
@@ -187,12 +186,14 @@ def target_scores(
         model.logits(model.decode(target, encoded).flatten(0, 1)[labels.positions])
         for model, encoded in zip(models, sources, strict=True)
     ]
-    return logits[0].float().log_softmax(-1) if len(logits) == 1 else mean_logprobs(logits)
+    return mean_logprobs(logits)
 
 
 def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
     """For a known target: (tokens, vocab) of the valid tokens of padded rows, (rows, width, vocab) of packed rows."""
-    if isinstance(model, Ensemble):
-        return mean_logprobs([logits(member, batch) for member in model.members])
+    return joint_logits([_logits(member, batch) for member in model.members])
+
+
+def _logits(model: Seq2SeqModel, batch: Batch) -> Tensor:
     states, positions = model.decode(batch["target"], model.encode(batch["source"])), batch["labels"].positions
     return model.logits(states if positions is None else states.flatten(0, 1)[positions])

@@ -68,11 +68,19 @@ class Ensemble(nn.Module):
         pairs = zip(self.members, cache.caches, strict=True)
         return mean_logprobs([member.step(tokens, member_cache, valid) for member, member_cache in pairs])
 
+    def new_memory(self, rows: int) -> None:
+        """None: an ensemble reads windows of a text, and its members carry nothing over."""
+
 
 def mean_logprobs(logits: Sequence[Tensor]) -> Tensor:
     """The logarithm of the mean of the probabilities."""
-    logprobs = torch.stack([scores.float().log_softmax(-1) for scores in logits])
-    return logprobs.logsumexp(0) - log(len(logits))
+    logprobs = [scores.float().log_softmax(-1) for scores in logits]
+    return logprobs[0] if len(logits) == 1 else torch.stack(logprobs).logsumexp(0) - log(len(logits))
+
+
+def joint_logits(logits: Sequence[Tensor]) -> Tensor:
+    """The logits of the members of a model: those of a single one, else the logarithm of the mean probabilities."""
+    return logits[0] if len(logits) == 1 else mean_logprobs(logits)
 
 
 class EncodedSources(nn.Module):

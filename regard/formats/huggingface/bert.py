@@ -105,7 +105,6 @@ def encoder_rows(activation: str = "gelu") -> tuple[Row, ...]:
         Field("tied", "tie_word_embeddings", True),
         Fixed("prenorm", False, "expected false: the norm comes last"),
         Fixed("pooling", "first", "expected first"),
-        Fixed("ngrams.order", 0, "expected 0: there are no n-grams beside the encoder"),
         Fixed("positions.kind", "learned", "expected learned"),
         Fixed("feed.kind", "plain", "expected plain"),
         Field("feed.act", "hidden_act", activation, **choice("hidden_act", ACTIVATIONS)),

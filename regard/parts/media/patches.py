@@ -61,6 +61,10 @@ class PatchEmbedding(nn.Module):
             return None
         return F.max_pool2d(pixels.float(), self.patch, self.patch, ceil_mode=True) > 0
 
+    def patch_grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of patches of an image."""
+        return -(-height // self.patch), -(-width // self.patch)
+
 
 def check_stem(stem: Sequence[int], patch: int) -> None:
     """ValueError if the convolutions do not halve a patch into whole places."""
@@ -145,6 +149,21 @@ class SinusoidGrid(PatchPositions):
         device = self.sinusoid.rate.device
         y, x = (self.sinusoid.vectors(torch.arange(size, device=device)) for size in (rows, columns))
         return torch.cat([y[:, None].expand(-1, columns, -1), x[None].expand(rows, -1, -1)], -1)
+
+
+def read_patches(
+    image: Inputs, patches: PatchEmbedding, positions: PatchPositions, first: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The patches with their positions as a sequence, after the token `first`, and which of them are valid."""
+    grid, valid = patches(image.values, image.valid), patches.valid(image.valid)
+    x = grid.flatten(2).transpose(1, 2)
+    x = x + positions(grid.size(2), grid.size(3), valid).to(x.dtype)
+    valid = None if valid is None else valid.flatten(1)
+    if first is not None:
+        first = first + positions.first().to(first)
+        x = torch.cat([first.expand(len(x), 1, -1).to(x.dtype), x], 1)
+        valid = None if valid is None else torch.cat([valid.new_ones(len(valid), 1), valid], 1)
+    return x, valid
 
 
 def random_images(rows: int, convolution: Tensor, side: int = 64) -> Inputs:

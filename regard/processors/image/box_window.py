@@ -2,20 +2,18 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from ..base import Array, Rng
-from ..boxes import Boxes
-from ..fields import Example
 from .processor import RESAMPLING, ImageProcessor
-from .read import open_image
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Region = tuple[float, float, float, float]  # left, top, right, bottom
+BoxedImage: TypeAlias = "tuple[Image.Image, Array, tuple[str, ...]]"  # with boxes (boxes, 4) and their labels
 
 
 @dataclass(frozen=True)
@@ -33,18 +31,17 @@ class BoxWindow:
     flip: bool = False  # left and right
     upside: bool = False  # up and down
 
-    def __call__(self, example: Example, rng: Rng) -> Example:
-        image = open_image(example["image"])
-        window = self._draw_window(image.size, rng)
+    def __call__(self, image: "Image.Image", boxes: Array, labels: tuple[str, ...], rng: Rng) -> BoxedImage:
+        """The window, its boxes in pixels of the whole image, and their labels."""
+        window, size = self._draw_window(image.size, rng), image.size
         across, down = self.flip and rng.random() < 0.5, self.upside and rng.random() < 0.5
-        part, size = self._cut(image, window, across, down), image.size
-        boxes, remain = self._transform_boxes(np.array(example["boxes"].boxes, np.float64).reshape(-1, 4), window, size)
+        part = self._cut(image, window, across, down)
+        moved, remain = self._transform_boxes(np.array(boxes, np.float64).reshape(-1, 4), window, size)
         if across:
-            boxes[:, [0, 2]] = size[0] - boxes[:, [2, 0]]
+            moved[:, [0, 2]] = size[0] - moved[:, [2, 0]]
         if down:
-            boxes[:, [1, 3]] = size[1] - boxes[:, [3, 1]]
-        labels = tuple(label for label, keep in zip(example["label"], remain, strict=True) if keep)
-        return {**example, "image": part, "boxes": Boxes(boxes, *size), "label": labels}
+            moved[:, [1, 3]] = size[1] - moved[:, [3, 1]]
+        return part, moved, tuple(label for label, keep in zip(labels, remain, strict=True) if keep)
 
     def _draw_window(self, size: tuple[int, int], rng: Rng) -> Region:
         """Left, top, right and bottom of the window in pixels of the image."""

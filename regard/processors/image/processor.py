@@ -88,14 +88,26 @@ class ImageProcessor(SavedSettings):
         with ThreadPoolExecutor(min(files, THREADS)) as pool:
             return list(pool.map(self.encode, images))
 
+    @property
+    def augments(self) -> bool:
+        """True if training changes images, so that they must be encoded again."""
+        return self.scale != (1, 1) or bool(self.flip or self.color or self.randaugment or self.erase)
+
     def cost(self, encoded: Array) -> int:
-        return math.prod(-(-side // self.patch) for side in encoded.shape[1:])
+        return self._patches(encoded.shape[1:])
 
     @property
     def fixed_cost(self) -> int | None:
         """The cost of every image; None if it depends on the image."""
         sides = (self.crop, self.crop) if self.crop else self.resize
-        return None if isinstance(sides, int) else math.prod(-(-side // self.patch) for side in sides)
+        return None if isinstance(sides, int) else self._patches(sides)
+
+    def cost_of_size(self, width: int, height: int) -> int:
+        """The cost of an image of this size, as its header has it."""
+        return self._patches((self.crop, self.crop) if self.crop else self.target_size(width, height))
+
+    def _patches(self, sides: Sequence[int]) -> int:
+        return math.prod(-(-side // self.patch) for side in sides)
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
@@ -122,12 +134,6 @@ class ImageProcessor(SavedSettings):
 
         pixels = to_array(values).astype(np.float32) * self._channels(self.std) + self._channels(self.mean)
         return Image.fromarray(np.rint(pixels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
-
-    def mirror(self, raw: RawImage) -> "Image.Image":
-        """The image with left and right exchanged."""
-        from PIL import ImageOps
-
-        return ImageOps.mirror(open_image(raw))
 
     @property
     def _scaling(self) -> Array:

@@ -2,6 +2,7 @@
 
 from ...config.data.images import CaptionData
 from ...config.decode import SearchStrategy, TargetDecode
+from ...config.losses import SmoothedLoss
 from ...config.strategies import Beam
 from ...config.task_settings import BLEU, CHRF, CIDER, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 from ...config.types import Positive
@@ -14,4 +15,6 @@ class CaptionDecode(TargetDecode):
     batch: Positive = 32  # images per batch
 
 
-SETTINGS = TaskSettings(CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval)
+SETTINGS = TaskSettings(
+    CaptionData, CaptionDecode, (LOSS, PERPLEXITY, BLEU, CHRF, CIDER, EXACT), TextEval, objective=SmoothedLoss
+)

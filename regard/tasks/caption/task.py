@@ -10,7 +10,9 @@ import torch
 from ...config.data.base import DataFiles
 from ...config.run import Run
 from ...config.strategies import beam_for_one_text
-from ...data.datasets.captions import CaptionDataset
+from ...data.datasets.fields import ImageField
+from ...data.datasets.source_target import SourceTargetDataset
+from ...data.datasets.targets import PlainTargets, TargetField
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.captions import CaptionPairs, captioned_images, open_captioned
@@ -192,12 +194,11 @@ class CaptionJob(TrainingJob):
 
     def __init__(self, predictor: CaptionPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
-        max_tokens = min(self.run.data.max_tokens, predictor.context or self.run.data.max_tokens)
-        dataset = CaptionDataset(
-            splits["train"], predictor.image, predictor.target, self.run.data, self.run.train, max_tokens
-        )
-        self.loader = Loader.of(dataset)
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.objective)
+        data, text = self.run.data, predictor.target
+        target = TargetField(PlainTargets(text), text.pad, data.max_tokens, predictor.context, "caption")
+        source = ImageField("source", predictor.image)
+        self.loader = Loader.of(SourceTargetDataset(splits["train"], source, target, data, self.run.train))
         if "valid" in splits:  # fail before training, not at the first validation
             references = reference_lists(splits["valid"])
             rows = predictor.target.encode([texts[0] for texts in references])

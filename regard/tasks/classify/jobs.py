@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...adapt.ngrams import ngrams_of
 from ...config.run import Run, change_settings
 from ...data.datasets.rows import LabeledTextDataset
 from ...data.loading.loader import Loader
@@ -16,12 +17,12 @@ from ...families.protocols import as_module
 from ...metrics.bag_of_words import ProblemType
 from ...processors.labels import LabelSet, collect_label_sets, collect_labels
 from ..base import Processors, TrainingJob, build_model
-from ..label.baselines import FILE, StoredBaseline, fit_bag_of_words
+from ..label.baselines import FILE, NOT_FITTED, StoredBaseline, can_fit, fit_bag_of_words
 from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
 from .evaluation import validate_texts
-from .ngram_start import start_ngrams
+from .ngrams import add_ngrams, start_ngrams
 
 if TYPE_CHECKING:
     from .task import AnyLabelPredictor
@@ -34,6 +35,7 @@ OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
 class ClassifyJob(LabelJob):
     """Texts, or pairs of texts, with their targets."""
 
+    objective: LabelObjective
     splits: Mapping[str, Source]
 
     def __init__(
@@ -50,10 +52,8 @@ class ClassifyJob(LabelJob):
         self.splits, train = splits, splits["train"]
         labels = self._labels(run, processors)
         tokenizer = find_or_train_tokenizer(run, processors, train, (0, 2) if run.data.pairs == "yes" else (0,))
-        settings = {} if self.problem != "regression" else {"ngrams": {"order": 0}}
-        run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels), **settings)
-        self.run = run
-        self.predictor = predictor(run, build_model(run), tokenizer, labels, device)
+        self.run = run = with_vocab(self._with_metric(run), tokenizer, head="class", labels=len(labels))
+        self.predictor = predictor(run, add_ngrams(build_model(run), run), tokenizer, labels, device)
         data, train_settings, model = run.data, run.train, self.predictor.model
         self.objective = self._objective(labels)
         target, types = self.predictor.problem.processor, getattr(run.model, "token_types", 2)
@@ -77,16 +77,16 @@ class ClassifyJob(LabelJob):
         return change_settings(run, {"train": {"metric": metrics[1]}}, only=("train",))
 
     def _objective(self, labels: LabelSet) -> LabelObjective:
-        data, train = self.run.data, self.run.train
-        if data.rdrop and self.problem != "single_label":
+        data, settings = self.run.data, self.run.train.objective
+        if settings.rdrop and self.problem != "single_label":
             raise UserError(
-                f"data.rdrop={data.rdrop:g} compares the probabilities of one label, and data.problem_type is "
-                f"{self.problem}; set data.rdrop=0"
+                f"train.objective.rdrop={settings.rdrop:g} compares the probabilities of one label, and "
+                f"data.problem_type is {self.problem}; set train.objective.rdrop=0"
             )
         weights = class_weights(
             data.class_weights, data.weight_table(), labels, self.problem, len(self.splits["train"])
         )
-        return OBJECTIVES[self.problem](as_module(self.predictor.model), train.smoothing, data.rdrop, weights)
+        return OBJECTIVES[self.problem](as_module(self.predictor.model), settings, weights)
 
     @torch.no_grad()
     def _set_first_weights(self, dataset: LabeledTextDataset) -> None:
@@ -95,9 +95,8 @@ class ClassifyJob(LabelJob):
         if self.problem == "regression":
             train = self.splits["train"]
             model.classes.bias.fill_(sum(float(train.field(i, 1)) for i in range(len(train))) / len(train))
-        elif getattr(model, "ngrams", None) is not None and not model.ngrams.texts.is_meta:  # --dry has no weights
-            assert isinstance(self.objective, LabelObjective)
-            start_ngrams(model, dataset, self.objective)
+        elif (ngrams := ngrams_of(model)) is not None and not ngrams.texts.is_meta:  # --dry has no weights
+            start_ngrams(ngrams, model.classes, dataset, self.objective)
 
     # --- what the loop calls -------------------------------------------------------------------------------------
 
@@ -120,7 +119,7 @@ class ClassifyJob(LabelJob):
     def write_files(self, folder: Path) -> None:
         """Fit the bag of words that evaluations compare with."""
         self.predictor.folder = folder
-        if self.run.eval.baseline and not (folder / FILE).exists():
+        if self.run.eval.baseline and can_fit() and not (folder / FILE).exists():
             fit_bag_of_words(self.problem, self.splits["train"], self.splits.get("valid")).save(folder / FILE)
 
     def describe_data(self) -> list[str]:
@@ -130,6 +129,7 @@ class ClassifyJob(LabelJob):
             f"data.{key}={value}" for key, value in settings.items() if value not in ("auto", "no", "single_label")
         ]
         facts = [f"train: {', '.join(changed)}; train.metric={self.run.train.metric}"] if changed else []
+        facts += [NOT_FITTED] if self.run.eval.baseline and not can_fit() else []
         return facts + (TrainingJob.describe_data(self) if self.problem == "regression" else super().describe_data())
 
 

@@ -2,6 +2,7 @@
 
 from ...config.data.texts import LabelData
 from ...config.decode import EncoderDecode
+from ...config.losses import LabelLoss
 from ...config.task_settings import ACCURACY, F1, LOSS, OTHER_TARGETS, TaskSettings
 from ...config.types import Base, Share
 
@@ -9,7 +10,7 @@ from ...config.types import Base, Share
 class ClassifyEval(Base):
     """Evaluation of classification."""
 
-    baseline: bool = True  # a bag of words, fitted to data.train and scored beside the model
+    baseline: bool = True  # a bag of words, which scikit-learn fits to data.train, scored beside the model
 
 
 class ClassifyDecode(EncoderDecode):
@@ -18,4 +19,6 @@ class ClassifyDecode(EncoderDecode):
     threshold: Share = 0.5  # of several labels: the probability from which a text has a label
 
 
-SETTINGS = TaskSettings(LabelData, ClassifyDecode, (LOSS, ACCURACY, F1, *OTHER_TARGETS), ClassifyEval, "class")
+SETTINGS = TaskSettings(
+    LabelData, ClassifyDecode, (LOSS, ACCURACY, F1, *OTHER_TARGETS), ClassifyEval, "class", objective=LabelLoss
+)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...config.data.base import DataFiles
+from ...config.merge import Settings
 from ...config.run import Run, changed_decode
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
@@ -44,9 +45,10 @@ from ..texts import listed
 from .evaluation import evaluate_texts, text_outputs
 from .items import TextItem, as_items, data_split, item_of
 from .jobs import ClassifyJob
+from .ngrams import add_ngrams
 from .problems import A, MultiLabel, Problem, Q, Regression, SingleLabel, T, Targets, second
 
-TASK = Task("classify", TEXT, "label")
+TASK = Task("classify", TEXT, "label", extend=add_ngrams)
 LABEL = "label"  # the field of targets
 
 
@@ -189,9 +191,12 @@ def predictor_class(run: Run) -> type[AnyLabelPredictor]:
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
     """Open the data, collect the labels and train a tokenizer that is not kept; writes no file."""
     train: Source | None = None
+    settings: Settings = {}
     if run.data.train:
         settings, train = detect_problem(run.data)
-        run = run.model_copy(update={"data": run.data.model_copy(update=settings)})  # as it is: data may be in memory
+    if settings.get("problem_type", run.data.problem_type) == "regression":  # its n-grams would have no labels to count
+        settings = {**settings, "ngrams": run.data.ngrams.model_copy(update={"order": 0})}
+    run = run.model_copy(update={"data": run.data.model_copy(update=settings)})  # as it is: data may be in memory
     splits = open_splits(run, partial(data_split, train=train))
     return ClassifyJob(predictor_class(run), run, processors, device, splits, folder is not None)
 
@@ -200,7 +205,8 @@ def restore(run: Run, folder: Path, device: torch.device) -> AnyLabelPredictor:
     """The predictor of a run folder, without the weights."""
     processors, new_predictor = load_processors(folder), predictor_class(run)
     labels = new_predictor.problem_class.load_labels(run, folder, processors)
-    predictor = new_predictor(run, build_model(run), require_tokenizer(processors), labels, device)
+    model = add_ngrams(build_model(run), run)
+    predictor = new_predictor(run, model, require_tokenizer(processors), labels, device)
     predictor.folder = folder
     return predictor
 

@@ -1,6 +1,7 @@
 """The settings of the classification of images."""
 
 from ...config.data.images import ImageData
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import ACCURACY, F1, LOSS, TaskSettings
 from ...config.types import Base, Count, Positive
 
@@ -13,4 +14,4 @@ class ImageDecode(Base):
     batch: Positive = 32  # images per batch
 
 
-SETTINGS = TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class")
+SETTINGS = TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class", objective=SmoothedLoss)

@@ -31,7 +31,6 @@ from ...metrics.labels import label_metrics, paired_accuracy_bootstrap
 from ...modalities.image import ImageModality
 from ...parts import Inputs
 from ...processors.base import Array, Processor
-from ...processors.fields import Fields
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage
 from ...processors.labels import LabelProcessor, LabelSet, collect_labels
@@ -204,10 +203,10 @@ class ClassifyImageJob(LabelJob):
 
     def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = ImageObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = ImageObjective(as_module(predictor.model), self.run.train.objective)
         self.static_shapes = True
-        fields = Fields({IMAGE: predictor.image, LABEL: LabelProcessor(predictor.labels)})
-        self.loader = Loader.of(MixedImages(splits["train"], fields, self.run.data, self.run.train))
+        label = LabelProcessor(predictor.labels)
+        self.loader = Loader.of(MixedImages(splits["train"], predictor.image, label, self.run.data, self.run.train))
 
 
 # --- construction --------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import ClassVar, TypeAlias
 
 from ...config.data.mixed import ContrastiveData
 from ...config.run import Run
-from ...data.datasets.contrastive import ImageSide, ItemSide, SoundSide, TextSide
-from ...data.datasets.sounds import STRIDE
+from ...data.datasets.contrastive import RowField
+from ...data.datasets.fields import STRIDE, AnyField, ImageField, SoundField
 from ...data.files.in_memory import type_name
 from ...data.source import Source
 from ...data.sources.image_texts import image_texts
@@ -55,7 +55,7 @@ class PairSource(ABC):
         """The processor of items: that of the start, or a new one; None for texts."""
 
     @abstractmethod
-    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
         """How training reads items."""
 
     @abstractmethod
@@ -94,9 +94,9 @@ class ImagePairs(PairSource):
         image = processors.get(self.field)
         return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
 
-    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
         assert isinstance(processor, ImageProcessor)
-        return ImageSide(processor)
+        return ImageField(self.field, processor)
 
     def modality(self, processor: Processor | None) -> ImageModality:
         assert isinstance(processor, ImageProcessor)
@@ -127,9 +127,9 @@ class SoundPairs(PairSource):
         sound = processors.get(self.field)
         return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
 
-    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
+    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
         assert isinstance(processor, SoundFrames)
-        return SoundSide(processor)
+        return SoundField(self.field, processor)
 
     def modality(self, processor: Processor | None) -> SoundModality:
         assert isinstance(processor, SoundFrames)
@@ -163,8 +163,8 @@ class TextPairs(PairSource):
     def new_processor(self, run: Run, processors: Processors, train: Source) -> None:
         return None
 
-    def side(self, processor: Processor | None, text: TextSide) -> ItemSide:
-        return TextSide(text.tokenizer, text.room, 0, self.field)
+    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
+        return RowField(text.tokenizer, text.room, self.field, element=0)
 
     def modality(self, processor: Processor | None) -> None:
         return None

@@ -10,7 +10,7 @@ import torch
 from ...config.data.base import DataFiles
 from ...config.run import Run, change_settings, changed_decode
 from ...config.types import Base
-from ...data.datasets.contrastive import ContrastiveDataset, TextSide
+from ...data.datasets.contrastive import ContrastiveDataset, RowField
 from ...data.datasets.rows import max_text_tokens
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -196,9 +196,9 @@ class ContrastiveJob(TrainingJob):
 
     def __init__(self, predictor: ContrastivePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        text = TextSide(predictor.tokenizer, predictor.texts.room)
-        source = predictor.pairs.side(predictor.source, text)
-        self.objective = ContrastiveObjective(as_module(predictor.model), (source.field, text.field))
+        text = RowField(predictor.tokenizer, predictor.texts.room)
+        source = predictor.pairs.training_field(predictor.source, text)
+        self.objective = ContrastiveObjective(as_module(predictor.model), (predictor.pairs.field, TEXT))
         dataset = ContrastiveDataset(splits["train"], source, text, self.run.data, self.run.train)
         self.loader = Loader.of(dataset)
         if self.run.train.batch == 1 or self.loader.planned_steps(1) >= len(splits["train"]):

@@ -11,7 +11,7 @@ import torch
 from ...config.data.base import DataFiles
 from ...config.data.images import DetectData, ImageData
 from ...config.run import Run, change_settings, changed_decode
-from ...data.datasets.boxes import BoxDataset
+from ...data.datasets.boxes import BoxDataset, ObjectsField
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
@@ -31,7 +31,6 @@ from ...modalities.axes import image_axis, query_axis
 from ...parts import Detections, Inputs
 from ...processors.base import Processor
 from ...processors.boxes import BoxProcessor
-from ...processors.fields import Fields
 from ...processors.image.box_window import BoxWindow
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage
@@ -228,8 +227,8 @@ class DetectJob(TrainingJob):
         data: DetectData = self.run.data
         self.objective = DetectionObjective(as_module(predictor.model), len(predictor.labels))
         window = BoxWindow(predictor.image, data.scale, data.stretch, data.visible, data.flip, data.upside)
-        fields = Fields(predictor.processors, window)
-        self.loader = Loader.of(BoxDataset(splits["train"], fields, data, self.run.train, self.run.model.queries))
+        target, queries = ObjectsField(predictor.boxes, LabelProcessor(predictor.labels)), self.run.model.queries
+        self.loader = Loader.of(BoxDataset(splits["train"], window, target, data, self.run.train, queries))
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

@@ -18,12 +18,13 @@ from ...parts.layer import smallest_context
 from ...processors.text.tokenizers import Tokenizer
 from ..base import vocabulary
 from ..notices import warn_once
-from ..predictor import Item, PlainResult, Predictor
+from ..predictor import AnyPredictor, Item, PlainResult, Predictor
 from ..texts import describe_type
 from .plans import Planner, number_of_texts
 
 TextQ = TypeVar("TextQ", bound=TextRequest)
 TextA = TypeVar("TextA", bound=TextResult)
+P = TypeVar("P", bound=AnyPredictor)
 
 
 class TextPredictor(Predictor[Item, TextQ, TextA]):
@@ -137,8 +138,8 @@ def pair_requests(items: Any, targets: Any, single: bool, nouns: tuple[str, str,
     return list(zip(items, targets, strict=True))
 
 
-def joined_models(members: Mapping[str, tuple[nn.Module, Mapping[str, Tokenizer]]]) -> Ensemble:
-    """An ensemble of models by name, each with its tokenizers; their vocabularies must be equal."""
+def join_models(members: Mapping[str, tuple[nn.Module, Mapping[str, Tokenizer]]], build: Callable[[Ensemble], P]) -> P:
+    """The predictor of an ensemble of models by name, each with its tokenizers; their vocabularies must be equal."""
     (name, (_, tokenizers)), *others = members.items()
     for other, (_, theirs) in others:
         for field, tokenizer in tokenizers.items():
@@ -147,4 +148,6 @@ def joined_models(members: Mapping[str, tuple[nn.Module, Mapping[str, Tokenizer]
                     f"{name} and {other} have different {field}vocabularies and cannot form an ensemble; "
                     "train the second with the tokenizer of the first"
                 )
-    return Ensemble([model for model, _ in members.values()])
+    predictor = build(Ensemble([model for model, _ in members.values()]))
+    predictor.is_ensemble = True
+    return predictor

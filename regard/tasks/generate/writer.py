@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...config.strategies import Beam
-from ...decode import Ensemble, Hypothesis
+from ...decode import Hypothesis
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Gather, Generate, ModelCall, ModelContext, Read
 from ...decode.engine.passes import Encode, Score, TokenTrace, Trace
@@ -222,7 +222,7 @@ class TextWriter:
         job = self.score(source.inputs, (self.target.start, *prompt), tuple(tokens))
 
         def record(model: Any) -> AttentionView:
-            shown = model.members[0] if isinstance(model, Ensemble) else model
+            shown = model.members[0]
             with record_layers(as_module(shown), layer) as recorder:
                 (row,), encoded = job.read([job], self.context)
             maps = recorder.layers()  # rows of the decoder before START predict the prompt itself

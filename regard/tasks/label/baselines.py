@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ FILE = "baseline.safetensors"  # in a run folder
 MAX_EXAMPLES = 100_000  # that the bag of words is fitted to
 STRENGTHS = (1.0, 10.0)  # C; validation data choose one
 USUAL_STRENGTH = 10.0
+NOT_FITTED = (
+    "no bag of words beside the scores: scikit-learn, which fits it, is not installed; pip install 'regard[sklearn]', "
+    "or set eval.baseline=false"
+)
 
 SCORES: dict[ProblemType, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
     "single_label": ("accuracy", label_metrics),
@@ -36,6 +41,11 @@ def baseline_text(example: LabeledText) -> str:
 
 def _targets(examples: Iterable[Sequence[Any]], problem: ProblemType) -> list[Any]:
     return [float(example[1]) if problem == "regression" else example[1] for example in examples]
+
+
+def can_fit() -> bool:
+    """True if scikit-learn is installed."""
+    return find_spec("sklearn") is not None
 
 
 def fit_bag_of_words(problem: ProblemType, train: Source, valid: Source | None) -> BagOfWords:

@@ -16,7 +16,7 @@ from ...data.datasets.corpus import Corpus, evaluation_windows, memory_windows
 from ...decode import Ensemble
 from ...decode.engine.jobs import Gather, Job, ModelContext
 from ...decode.engine.passes import TokenScores
-from ...decode.engine.wrappers import mean_logprobs
+from ...decode.engine.wrappers import joint_logits
 from ...families.protocols import CausalModel, memory_layer
 from ...parts import Cache, Inputs
 from ...progress import track
@@ -34,10 +34,9 @@ def text_states(model: CausalModel, batch: Batch, memory: Cache | None = None) -
 
 def target_logits(model: CausalModel | Ensemble, batch: Batch, memory: Cache | None = None) -> Tensor:
     """The logits (targets, vocab) at all valid targets; an ensemble averages probabilities."""
-    members = model.members if isinstance(model, Ensemble) else [model]
     labels = batch["labels"]
-    logits = [member.logits(valid_rows(text_states(member, batch, memory), labels)).float() for member in members]
-    return logits[0] if len(logits) == 1 else mean_logprobs(logits)
+    states = ((member, text_states(member, batch, memory)) for member in model.members)
+    return joint_logits([member.logits(valid_rows(rows, labels)).float() for member, rows in states])
 
 
 def token_logprobs(logits: Tensor, labels: Inputs) -> Tensor:
@@ -168,7 +167,7 @@ def corpus_nll(
     with memory if data.stride is set.
     """
     began, width, stride = time.monotonic(), data.max_tokens, data.stride
-    memory = None if stride or isinstance(model, Ensemble) else model.new_memory(rows)
+    memory = None if stride else model.new_memory(rows)
     if memory is not None:
         policy, windows = f"{memory_layer(memory).policy}, segments of {width}", memory_windows(texts, width, rows)
     else:

@@ -4,6 +4,7 @@ from pydantic import field_validator
 
 from ...config.data.texts import TextData
 from ...config.decode import DecodeBase, SearchStrategy
+from ...config.losses import SmoothedLoss
 from ...config.strategies import Sample
 from ...config.task_settings import BITS_PER_BYTE, LOSS, PERPLEXITY, WORD_PERPLEXITY, TaskSettings
 from ...config.types import Count, Positive, Strings
@@ -27,4 +28,6 @@ class LanguageDecode(DecodeBase):
         return value
 
 
-SETTINGS = TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY))
+SETTINGS = TaskSettings(
+    TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY), objective=SmoothedLoss
+)

@@ -47,7 +47,7 @@ from ..base import (
     with_head,
     with_model_settings,
 )
-from ..generate.predictor import TextPredictor, joined_models
+from ..generate.predictor import TextPredictor, join_models
 from ..notices import require_finite
 from ..objectives import LanguageObjective
 from ..task import TEXT, Task
@@ -95,7 +95,7 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     @property
     def members(self) -> Sequence[CausalModel]:
         """The models of an ensemble, or the only one."""
-        members: Sequence[CausalModel] = self.model.members if isinstance(self.model, Ensemble) else [self.model]
+        members: Sequence[CausalModel] = self.model.members
         return members
 
     @property
@@ -192,7 +192,7 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
         read = len(prompt) if tokens[: len(prompt)] == prompt else len(tokens)
 
         def record(model: Any) -> AttentionView:
-            shown = model.members[0] if isinstance(model, Ensemble) else model
+            shown = model.members[0]
             with record_layers(as_module(shown), layer) as recorder:
                 logits = generation_logits(shown, [self.start_token, *tokens], read + 1, self.device)
             scores = logits[:-1].float().log_softmax(-1)
@@ -222,8 +222,9 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     def ensemble(predictors: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":
         """An ensemble of predictors by name. They must share the vocabulary; the settings of the first apply."""
         first = next(iter(predictors.values()))
-        model = joined_models({name: (each.module, {"": each.tokenizer}) for name, each in predictors.items()})
-        return LanguagePredictor(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
+        members = {name: (each.module, {"": each.tokenizer}) for name, each in predictors.items()}
+        like_first = (first.tokenizer, first.device, first.filters, first.folder)
+        return join_models(members, lambda model: LanguagePredictor(first.run, model, *like_first))
 
 
 def refuse_target(target: object) -> None:
@@ -242,10 +243,10 @@ class LanguageJob(TrainingJob):
     splits: Mapping[str, Corpus]
 
     def __init__(self, predictor: LanguagePredictor, splits: dict[str, Corpus]) -> None:
-        assert not isinstance(predictor.model, Ensemble)
+        (model,) = predictor.members
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = LanguageObjective(as_module(predictor.model), self.run.train.smoothing)
-        has_memory = predictor.model.new_memory(1) is not None
+        self.objective = LanguageObjective(as_module(model), self.run.train.objective)
+        has_memory = model.new_memory(1) is not None
         windows = (ContiguousSampler if has_memory else WindowSampler)(splits["train"], self.run.data, self.run.train)
         self.loader = Loader(windows, windows, self.run.data.workers)
         self.static_shapes = not has_memory  # the memory must survive from one step to the next

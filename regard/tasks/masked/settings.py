@@ -2,6 +2,7 @@
 
 from ...config.data.texts import MaskData
 from ...config.decode import EncoderDecode
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import ACCURACY, LOSS, PERPLEXITY, TaskSettings
 
-SETTINGS = TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY), head="words")
+SETTINGS = TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY), head="words", objective=SmoothedLoss)

@@ -156,7 +156,7 @@ class MaskedJob(TrainingJob):
     def __init__(self, predictor: MaskedPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model
-        self.objective = MaskedObjective(as_module(model), train.smoothing)
+        self.objective = MaskedObjective(as_module(model), train.objective)
         masker = Masker(predictor.tokenizer, data)
         self.loader = Loader.of(MaskedDataset(splits["train"], masker, data, train, model.context))
 

@@ -2,6 +2,7 @@
 
 from ...config.data.mixed import MultitaskData
 from ...config.decode import SearchStrategy, TargetDecode
+from ...config.losses import SmoothedLoss
 from ...config.strategies import Beam
 from ...config.task_settings import EXACT, LOSS, PERPLEXITY, SpeechEval, TaskSettings, TextEval
 
@@ -17,4 +18,6 @@ class MultitaskEval(TextEval, SpeechEval):
     """Metrics of texts, and of transcripts."""
 
 
-SETTINGS = TaskSettings(MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval)
+SETTINGS = TaskSettings(
+    MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval, objective=SmoothedLoss
+)

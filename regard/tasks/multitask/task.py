@@ -11,8 +11,8 @@ import torch
 from ...config.data.base import DataFiles
 from ...config.data.mixed import EMBEDDED
 from ...config.run import Run
+from ...data.datasets.fields import STRIDE
 from ...data.datasets.multitask import MultitaskDataset, MultitaskSampler
-from ...data.datasets.sounds import STRIDE
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.manifest import TEXT, open_manifests
@@ -235,7 +235,7 @@ class MultitaskJob(TrainingJob):
     def __init__(self, predictor: MultitaskPredictor, splits: dict[str, TaskMixture]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         run, tags, tokenizer, train = self.run, predictor.tags, predictor.target, splits["train"]
-        self.objective = Seq2SeqCtcObjective(as_module(predictor.model), run.train.smoothing, tokenizer.pad)
+        self.objective = Seq2SeqCtcObjective(as_module(predictor.model), run.train.objective, tokenizer.pad)
         targets = TaggedTargets(tokenizer, dict(zip(tags.tasks, tags.ids, strict=True)))
         members = {
             name: TRAINING[name].dataset(predictor.processors[name], train.of_modality(name), targets, run)

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...config.run import Run
 from ...data.dataset import Dataset
-from ...data.datasets.prompted import EndedText, PromptedDataset, PromptedImages
-from ...data.datasets.sounds import STRIDE, SoundDataset
+from ...data.datasets.fields import STRIDE, ImageField, ProcessorField, SoundField
+from ...data.datasets.source_target import SourceTargetDataset
+from ...data.datasets.targets import TargetField, TranscriptField
 from ...data.source import Source
 from ...data.sources.manifest import AUDIO, IMAGE, TEXT
 from ...metrics.speech import speech_metrics
 from ...metrics.text import text_metrics
 from ...metrics.tokenization import choose_tokenization
-from ...processors.base import Processor
+from ...processors.base import Array, Processor, Rng
 from ...processors.image.processor import ImageProcessor
 from ...processors.sound.frames import SoundFrames
 from ...processors.text.processor import TextProcessor
@@ -36,24 +39,33 @@ class ModalityTraining:
     stride: int = 1  # units of its processor in one encoder position
 
 
+@dataclass(frozen=True)
+class EndedText(TextProcessor):
+    """Texts that an encoder reads, with END."""
+
+    def encode(self, raw: str | Sequence[str], rng: Rng | None = None) -> Array:
+        return np.append(super().encode(raw, rng), self.tokenizer.end).astype(np.int32)
+
+
 def text_dataset(processor: TextProcessor, examples: Source, targets: TaggedTargets, run: Run) -> Dataset:
     """Texts with END."""
-    ended = EndedText(processor.tokenizer)
-    return PromptedDataset(examples, ended, targets, targets.tokenizer.pad, run.data, run.train)
+    target = TargetField(targets, targets.tokenizer.pad, run.data.max_tokens)
+    source = ProcessorField("source", EndedText(processor.tokenizer))
+    return SourceTargetDataset(examples, source, target, run.data, run.train)
 
 
 def image_dataset(processor: ImageProcessor, examples: Source, targets: TaggedTargets, run: Run) -> Dataset:
     """Images, augmented or not."""
-    changed = processor.scale != (1.0, 1.0) or bool(
-        processor.flip or processor.color or processor.randaugment or processor.erase
-    )
-    return PromptedImages(examples, processor, targets, targets.tokenizer.pad, run.data, run.train, changed)
+    target = TargetField(targets, targets.tokenizer.pad, run.data.max_tokens, noun="target")
+    return SourceTargetDataset(examples, ImageField("source", processor, in_bytes=False), target, run.data, run.train)
 
 
 def sound_dataset(processor: SoundFrames, examples: Source, targets: TaggedTargets, run: Run) -> Dataset:
     """Recordings as frames."""
-    ctc, pad = bool(run.model.ctc.weight), targets.tokenizer.pad
-    return SoundDataset(examples, processor, targets, pad, run.data, run.train, run.data.max_tokens, ctc)
+    ctc, data = bool(run.model.ctc.weight), run.data
+    target = TranscriptField(targets, targets.tokenizer.pad, data.max_tokens, None, ctc)
+    source = SoundField("source", processor, data.max_seconds, data.curriculum)
+    return SourceTargetDataset(examples, source, target, data, run.train)
 
 
 def new_image_processor(run: Run, processors: Processors, examples: Source) -> ImageProcessor:

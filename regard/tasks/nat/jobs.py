@@ -2,6 +2,7 @@
 
 import torch
 
+from ...config.losses import TEACHER
 from ...config.run import Run
 from ...data.datasets.pairs import PairDataset
 from ...errors import UserError
@@ -23,29 +24,27 @@ from ..translate.task import TranslateJob
 class FertilityJob(TranslateJob):
     """Pairs with the fertilities of their source tokens."""
 
-    used_settings = ("links", "teacher_weight", "glancing")
-
     def make_objective(self) -> Objective:
         student, run = self.predictor, self.run
-        weight, smoothing, glancing = run.data.teacher_weight, run.train.smoothing, run.data.glancing
-        if not weight:
-            return FertilityObjective(student.module, smoothing, glancing)
-        teacher = open_teacher(run.data.teacher, student.device, "data.teacher")
+        settings = run.train.objective
+        if not settings.teacher_weight:
+            return FertilityObjective(student.module, settings)
+        teacher = open_teacher(settings.teacher, student.device, TEACHER)
         for field, mine, theirs in (
             ("source", student.source, teacher.source),
             ("target", student.target, teacher.target),
         ):
             if vocabulary(mine) != vocabulary(theirs):
                 raise UserError(
-                    f"{run.data.teacher} has another {field} vocabulary than this run and cannot fine-tune it; train "
-                    "the run that it starts from with data.teacher, too"
+                    f"{settings.teacher} has another {field} vocabulary than this run and cannot fine-tune it; train "
+                    f"the run that it starts from with {TEACHER}, too"
                 )
         contexts = [context for context in (student.context, teacher.context) if context is not None]
         longest = min(contexts) if contexts else None
         target = student.target
         hidden = torch.tensor([target.pad, target.start, target.end], device=student.device)
         frozen = FrozenTeacher(as_module(teacher.model), target.start, target.end, hidden, longest)
-        return TaughtFertilityObjective(student.module, smoothing, frozen, weight, glancing)
+        return TaughtFertilityObjective(student.module, settings, frozen)
 
     def make_dataset(self) -> PairDataset:
         predictor, run = self.predictor, self.run
@@ -53,16 +52,16 @@ class FertilityJob(TranslateJob):
         arguments = self.splits["train"], predictor.source, predictor.target, run.data, run.train
         if run.model.fertilities:
             return FertilityDataset(*arguments, predictor.context, run.model.max_fertility)
+        if file := run.data.alignments:
+            raise UserError(f"data.alignments is {file}, but model.fertilities=false copies evenly; leave out one")
         return EvenDataset(*arguments, longest_target(run, predictor.context))
 
 
 class MaskPredictJob(TranslateJob):
     """Pairs with masked target tokens."""
 
-    used_settings = ("rdrop",)
-
     def make_objective(self) -> Objective:
-        return MaskPredictObjective(self.predictor.module, self.run.train.smoothing, self.run.data.rdrop)
+        return MaskPredictObjective(self.predictor.module, self.run.train.objective)
 
     def make_dataset(self) -> PairDataset:
         predictor, run = self.predictor, self.run

@@ -26,9 +26,9 @@ class CopyDataset(PairDataset):
     """Pairs with the fertilities of their source tokens. END has fertility 0."""
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        copies = pad_target([np.repeat(source, fertility) for source, _, fertility in items], self.source.pad)
+        copies = pad_target([np.repeat(source, fertility) for source, _, fertility in items], self.source.tokenizer.pad)
         fields = {
-            "source": pad_tokens([source for source, _, _ in items], self.source.pad),
+            "source": pad_tokens([source for source, _, _ in items], self.source.tokenizer.pad),
             "copies": copies,
             "labels": flat_labels([target for _, target, _ in items], copies.values.size(1)),
             "fertility": pad_labels([fertility for _, _, fertility in items]),
@@ -89,7 +89,8 @@ class FertilityDataset(CopyDataset):
         if not self.linked:
             return self.chosen[self.ends[index] : self.ends[index + 1]]
         _, links = parse_pharaoh(self.examples[index][2], self.examples.location(index))
-        words = word_of_token(self.source.tokens(source.tolist())), word_of_token(self.target.tokens(target.tolist()))
+        pairs = (self.source, source), (self.target, target)
+        words = (word_of_token(field.tokenizer.tokens(ids.tolist())) for field, ids in pairs)
         return choose_by_links(links, *words)
 
     def _align(self) -> tuple[np.ndarray, np.ndarray]:
@@ -131,10 +132,11 @@ class CtcTranslationDataset(PairDataset):
             yield source, fitting
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        pad = self.source.tokenizer.pad
         fields = {
-            "source": pad_tokens([source for source, _ in items], self.source.pad),
-            "copies": pad_target([np.repeat(source[:-1], self.upsample) for source, _ in items], self.source.pad),
-            "target": pad_target([target for _, target in items], self.target.pad),
+            "source": pad_tokens([source for source, _ in items], pad),
+            "copies": pad_target([np.repeat(source[:-1], self.upsample) for source, _ in items], pad),
+            "target": pad_target([target for _, target in items], self.target.tokenizer.pad),
         }
         return Batch(fields, sum(len(target) for _, target in items))
 
@@ -159,10 +161,10 @@ class MaskPredictDataset(PairDataset):
         ]
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        pad = self.target.pad
+        pad = self.target.tokenizer.pad
         masked = pad_target([np.where(hidden, pad, target) for _, target, hidden in items], pad)
         fields = {
-            "source": pad_tokens([source for source, _, _ in items], self.source.pad),
+            "source": pad_tokens([source for source, _, _ in items], self.source.tokenizer.pad),
             "target": masked,
             "labels": flat_labels([y for _, y, _ in items], masked.values.size(1), [hidden for _, _, hidden in items]),
             "length": Inputs("labels", torch.tensor([len(target) for _, target, _ in items])),

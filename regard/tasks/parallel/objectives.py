@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
+from ...config.losses import FertilityLoss, MaskPredictLoss
 from ...data.batch import Batch
 from ...data.datasets.collate import IGNORED
 from ...decode.parallel.copies import limit_fertilities, predict_copying
@@ -16,20 +17,21 @@ from ...parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ...parts.parallel.ctc import ctc_loss
 from ...parts.parallel.fertility import copy_tokens
 from ...training.objective import LossSum, Objective
+from ..objectives import SmoothedObjective
 
 HIDDEN = -1e4  # logits of tokens that are never written; finite, so that 0 · log 0 is 0
 
 
-class FertilityObjective(Objective):
+class FertilityObjective(SmoothedObjective):
     """The loss of the target tokens, given copies of known fertilities, and that of the fertilities or lengths.
 
-    With `glancing` λ (2008.07905), a first pass counts the wrong tokens of a target. λ times as many of its tokens,
-    drawn at random, then replace copies as decoder inputs, and only the others are learned.
+    With `glancing` λ (2008.07905), a first pass counts the wrong tokens of a target. λ times as many of its
+    tokens, drawn at random, then replace copies as decoder inputs, and only the others are learned.
     """
 
-    def __init__(self, model: nn.Module, smoothing: float, glancing: float = 0.0) -> None:
-        super().__init__()
-        self.model, self.smoothing, self.glancing = model, smoothing, glancing
+    def __init__(self, model: nn.Module, settings: FertilityLoss) -> None:
+        super().__init__(model, settings)
+        self.glancing = settings.glancing
 
     def forward(self, batch: Batch) -> LossSum:
         return self.plain_losses(batch, cast(FertilityModel, self.model).encode(batch["source"]))
@@ -78,7 +80,7 @@ class FrozenTeacher:
 
 
 class TaughtFertilityObjective(FertilityObjective):
-    """Fine-tuning by a teacher that writes token by token (1711.02281, section 4.2), with weight λ.
+    """Fine-tuning by a teacher that writes token by token (1711.02281, section 4.2), with `teacher_weight` λ.
 
     (1 - λ) · the plain losses + λ · (the divergence for the known fertilities + the policy gradient of sampled ones).
     The divergence is the reverse Kullback-Leibler divergence from the teacher, which reads the model's own likeliest
@@ -86,11 +88,9 @@ class TaughtFertilityObjective(FertilityObjective):
     the teacher's mean cross-entropy under the model, and that of the mean fertilities is the baseline.
     """
 
-    def __init__(
-        self, model: nn.Module, smoothing: float, teacher: FrozenTeacher, weight: float, glancing: float = 0.0
-    ) -> None:
-        super().__init__(model, smoothing, glancing)
-        self.teacher, self.weight = teacher, weight
+    def __init__(self, model: nn.Module, settings: FertilityLoss, teacher: FrozenTeacher) -> None:
+        super().__init__(model, settings)
+        self.teacher, self.weight = teacher, settings.teacher_weight
 
     def forward(self, batch: Batch) -> LossSum:
         source = batch["source"]
@@ -168,15 +168,15 @@ class CtcTranslationObjective(Objective):
         return LossSum(ctc_loss(logits, copies.valid, target.values, target.valid.sum(1), self.blank))
 
 
-class MaskPredictObjective(Objective):
+class MaskPredictObjective(SmoothedObjective):
     """The loss of the masked tokens, and that of the target lengths.
 
     R-Drop (2106.14448) averages two passes and adds `rdrop` times their divergence.
     """
 
-    def __init__(self, model: nn.Module, smoothing: float, rdrop: float = 0.0) -> None:
-        super().__init__()
-        self.model, self.smoothing, self.rdrop = model, smoothing, rdrop
+    def __init__(self, model: nn.Module, settings: MaskPredictLoss) -> None:
+        super().__init__(model, settings)
+        self.rdrop = settings.rdrop
 
     def forward(self, batch: Batch) -> LossSum:
         model, target, labels = cast(MaskPredictModel, self.model), batch["target"], batch["labels"]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ...config import run_folder
+from ...config.losses import TEACHER
 from ...config.run import Run, load_config
 from ...decode.parallel.decoding import padded_source, target_logprobs
 from ...decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
@@ -72,10 +73,10 @@ def candidate_scores(
 
 @torch.no_grad()
 def copy_teacher_weights(name: str, model: nn.Module) -> str:
-    """Copy the weights of the run data.teacher that fit, by name and shape, and say how many."""
+    """Copy the weights of the teacher that fit, by name and shape, and say how many."""
     weights, teacher_weights = (
         model.state_dict(),
-        as_module(open_teacher(name, torch.device("cpu"), "data.teacher").model).state_dict(),
+        as_module(open_teacher(name, torch.device("cpu"), TEACHER).model).state_dict(),
     )
     fitting = [
         key for key, tensor in weights.items() if key in teacher_weights and teacher_weights[key].shape == tensor.shape

@@ -55,7 +55,7 @@ class SpanJob(translate.TranslateJob):
 
     def __init__(self, predictor: SpanPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list[str]()
-        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.objective)
         self.static_shapes = self.run.data.packed
         corruptor = SpanCorruptor(predictor.source, self.run.data)
         dataset = SpanDataset(splits["train"], corruptor, self.run.data, self.run.train, predictor.context)

@@ -2,6 +2,7 @@
 
 from ...config.data.texts import TagData
 from ...config.decode import EncoderDecode
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import ACCURACY, F1, LOSS, SPANS, TaskSettings
 
-SETTINGS = TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS), head="tag")
+SETTINGS = TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS), head="tag", objective=SmoothedLoss)

@@ -158,7 +158,7 @@ class TagJob(LabelJob):
     def __init__(self, predictor: TagPredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model
-        self.objective = TagObjective(as_module(model), train.smoothing)
+        self.objective = TagObjective(as_module(model), train.objective)
         dataset = TaggedDataset(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
         self.loader = Loader.of(dataset)
 

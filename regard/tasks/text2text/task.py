@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from ...config.data.base import DataFiles
+from ...config.losses import TaughtLoss
 from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.mixture import Mixture, open_mixture
@@ -37,8 +38,8 @@ class Text2TextPredictor(TranslatePredictor):
         """The result of translation, with the metrics of each task in addition."""
         examples = self.data_split(self.run, "test", files)
         metrics, translations, references = evaluate_translations(self, examples)
-        if isinstance(examples, Mixture) and len(examples.datasets) > 1:
-            bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
+        if isinstance(examples, Mixture) and len(examples.parts) > 1:
+            bounds = zip(examples.prefixes, examples.bounds, examples.bounds[1:], strict=False)
             common = metrics["bleu_signature"]
             rows = {name: task_metrics(self.run, translations[a:b], references[a:b], common) for name, a, b in bounds}
             metrics["tasks"] = MetricsByTask(rows)
@@ -73,7 +74,7 @@ def _format(name: str, value: float | str) -> str:
 
 def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
     """Open the data, train a tokenizer that is not kept, and build the model."""
-    return translate.prepare(run, processors, device, folder, Text2TextPredictor)
+    return translate.prepare_pairs(run, processors, device, Text2TextPredictor, TaughtLoss())
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

@@ -2,6 +2,9 @@
 
 from ...config.data.sound import SoundData
 from ...config.decode_sound import TranscribeDecode
+from ...config.losses import SmoothedLoss
 from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, SpeechEval, TaskSettings
 
-SETTINGS = TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval)
+SETTINGS = TaskSettings(
+    SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval, objective=SmoothedLoss
+)

@@ -12,7 +12,9 @@ import torch
 from ...config.data.base import DataFiles
 from ...config.data.sound import SoundData
 from ...config.run import Run
-from ...data.datasets.sounds import SoundDataset
+from ...data.datasets.fields import SoundField
+from ...data.datasets.source_target import SourceTargetDataset
+from ...data.datasets.targets import TranscriptField
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.sounds import open_sounds, transcribed_sounds
@@ -212,13 +214,12 @@ class TranscribeJob(TrainingJob):
     def __init__(self, predictor: TranscribePredictor, splits: dict[str, Source]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
-        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.smoothing, predictor.target.pad)
-        max_tokens = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
-        dataset = SoundDataset(
-            splits["train"], predictor.sound, predictor.transcriber.targets_to_learn(), predictor.target.pad, run.data,
-            run.train, max_tokens, bool(model.ctc_weight),
-        )  # fmt: skip
-        self.loader = Loader.of(dataset)
+        self.objective = Seq2SeqCtcObjective(as_module(model), run.train.objective, predictor.target.pad)
+        texts, data = predictor.transcriber.targets_to_learn(), run.data
+        source = SoundField("source", predictor.sound, data.max_seconds, data.curriculum)
+        pad, ctc = predictor.target.pad, bool(model.ctc_weight)
+        target = TranscriptField(texts, pad, data.max_tokens, predictor.context, ctc)
+        self.loader = Loader.of(SourceTargetDataset(splits["train"], source, target, data, run.train))
 
     def describe_data(self) -> list[str]:
         facts = []

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from typing import Generic, TypeAlias, TypeVar
 
 from ...config.run import Run
-from ...data.datasets.sounds import EncodeTargets, PlainTranscripts
+from ...data.datasets.targets import EncodeTargets, PlainTargets
 from ...data.source import Source
 from ...decode.engine.answer import Delta, Emit, ProgressDelta
 from ...decode.engine.jobs import ModelContext, Read
@@ -103,7 +103,7 @@ class Transcriber(ABC):
 
     def targets_to_learn(self) -> EncodeTargets:
         """The transcripts as the model learns them."""
-        return PlainTranscripts(self.target)
+        return PlainTargets(self.target)
 
     def scored_examples(self, examples: Source) -> list[int]:
         """The indices of the examples that fit the model in one pass."""

@@ -24,8 +24,8 @@ OpenSplit: TypeAlias = Callable[..., Source]  # (run, split, files)
 def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are dates. Test data may have several references."""
     data = run.data
-    links = data.links if split == "train" else ""
-    read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
+    alignments = data.alignment_file if split == "train" else ""
+    read = lambda files: open_pairs(files, data, references=split != "train", alignments=alignments)  # noqa: E731
     embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, files, read, embedded, "test.en,test.de")
 

@@ -10,6 +10,7 @@ import torch
 
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
+from ...config.losses import TEACHER, TaughtLoss
 from ...config.run import Run
 from ...data.batch import Batch
 from ...data.datasets.collate import collate_pairs
@@ -56,7 +57,7 @@ from ..base import (
 from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
 from ..generate.plans import Plan
-from ..generate.predictor import TextPredictor, joined_models
+from ..generate.predictor import TextPredictor, join_models
 from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqObjective
@@ -217,11 +218,8 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         members = {
             name: (each.module, {"source ": each.source, "target ": each.target}) for name, each in predictors.items()
         }
-        model = joined_models(members)
-        return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
-
-
-PARALLEL_SETTINGS = ("links", "teacher_weight", "glancing", "rdrop")  # data.* of some families
+        like_first = (first.source, first.target, first.device, first.filters)
+        return join_models(members, lambda model: TranslatePredictor(first.run, model, *like_first))
 
 
 class TranslateJob(TrainingJob):
@@ -231,12 +229,10 @@ class TranslateJob(TrainingJob):
     splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
-    used_settings: tuple[str, ...] = ()  # those of PARALLEL_SETTINGS that its objective uses
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Source], facts: Sequence[str] = ()) -> None:
         self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list(facts)
         source, target, run = predictor.source, predictor.target, self.run
-        self._refuse_unused_settings()
         self.objective = self.make_objective()
         self.static_shapes = run.data.packed
         self.loader = Loader.of(self.make_dataset())
@@ -251,15 +247,9 @@ class TranslateJob(TrainingJob):
             self.tokenization = choose_tokenization(references, run.eval)
             self.bleu_signature = signature("bleu", references, self.tokenization)
 
-    def _refuse_unused_settings(self) -> None:
-        for name in [setting for setting in PARALLEL_SETTINGS if setting not in self.used_settings]:
-            if value := getattr(self.run.data, name, None):
-                family = self.run.model.family
-                raise UserError(f"data.{name} is {value}, but model.family={family} does not use it; leave it out")
-
     def make_objective(self) -> Objective:
         """The loss of the task."""
-        return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
+        return Seq2SeqObjective(self.predictor.module, self.run.train.objective)
 
     def make_dataset(self) -> PairDataset:
         """The data set that makes batches."""
@@ -285,21 +275,26 @@ class TranslateJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(
+def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+    """Open the data and train the tokenizers that are not kept; writes no file."""
+    return prepare_pairs(run, processors, device, TranslatePredictor, run.train.objective)
+
+
+def prepare_pairs(
     run: Run,
     processors: Processors,
     device: torch.device,
-    folder: Path | None = None,
-    predictor_type: type[TranslatePredictor] = TranslatePredictor,
+    predictor_type: type[TranslatePredictor],
+    loss: TaughtLoss,
 ) -> TranslateJob:
-    """Open the data and train the tokenizers that are not kept; writes no file."""
+    """The training of a predictor of this type; `loss` may name a teacher."""
     splits = open_splits(run, predictor_type.data_split)
     source, target = find_tokenizer(processors, "source"), find_tokenizer(processors, "target")
     if source is None or target is None:
-        source, target = _teacher_tokenizers(run) or _train_tokenizers(run, splits["train"])
+        source, target = _teacher_tokenizers(loss.teacher) or _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
     model = build_model(run)
-    note = _copy_teacher(run, model)
+    note = _copy_teacher(run, model, loss)
     return job_class(run)(predictor_type(run, model, source, target, device), splits, [note] if note else [])
 
 
@@ -357,20 +352,22 @@ def size_without_data(run: Run) -> Run:
     return with_head(with_inputs(sized, TEXT), HEAD)
 
 
-def _copy_teacher(run: Run, model: Seq2SeqModel) -> str | None:
-    """Copy the weights of the teacher if data.teacher_init is true; return a note about it."""
-    if not getattr(run.data, "teacher_init", False):
+def _copy_teacher(run: Run, model: Seq2SeqModel, loss: TaughtLoss) -> str | None:
+    """Copy the weights of the teacher if `teacher_init` is true; return a note about it."""
+    if not loss.teacher_init:
         return None
     if run.start:
-        raise UserError(f"data.teacher_init is true, but the weights are those of start={run.start}; leave out one")
-    return copy_teacher_weights(run.data.teacher, as_module(model))
+        raise UserError(
+            f"train.objective.teacher_init is true, but the weights are those of start={run.start}; leave out one"
+        )
+    return copy_teacher_weights(loss.teacher, as_module(model))
 
 
-def _teacher_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
+def _teacher_tokenizers(name: str) -> tuple[Tokenizer, Tokenizer] | None:
     """The tokenizers of the teacher, if there is one."""
-    if not (name := getattr(run.data, "teacher", "")):
+    if not name:
         return None
-    teacher_config(name, "data.teacher")
+    teacher_config(name, TEACHER)
     processors = load_processors(Path(name))
     return require_tokenizer(processors, "source"), require_tokenizer(processors, "target")
 

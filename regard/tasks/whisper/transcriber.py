@@ -16,7 +16,7 @@ import torch
 from ...adapt.heads import remaining_heads
 from ...config.run import Run
 from ...config.strategies import Beam, DecodeStrategy, Greedy, Sample
-from ...data.datasets.sounds import EncodeTargets
+from ...data.datasets.targets import EncodeTargets
 from ...data.source import Source
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit

@@ -1,12 +1,14 @@
-"""Counts the n-grams of training texts for models that have them (`parts/ngrams.py`)."""
+"""N-grams beside the encoder of a classifier (`adapt/ngrams.py`): their settings, and counts of training texts."""
 
 import re
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ...adapt.ngrams import attach_ngrams
+from ...config.run import Run
 from ...data.batch import Batch
 from ...data.datasets.rows import LabeledTextDataset
 from ...parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
@@ -21,24 +23,23 @@ SPACES = "▁ "  # a token that begins with one of these begins a word
 CONTINUED = "##"  # a token of WordPiece that continues a word begins with it
 FIRST_CONTROL = 0x110000  # after the last character of Unicode: numbers of control tokens and bytes
 BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
+M = TypeVar("M", bound=nn.Module)
 
 
-class NGramModel(Protocol):
-    """A model of labels that counts n-grams."""
-
-    ngrams: NGramCounts
-    classes: nn.Linear
+def add_ngrams(model: M, run: Run) -> M:
+    """The model with the n-grams of data.ngrams, if there are some. A regression has none."""
+    return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels)
 
 
-def start_ngrams(model: NGramModel, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
+def start_ngrams(ngrams: NGramCounts, head: nn.Linear, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
     """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
-    that the class head gets.
+    that the head gets.
     """
-    count_ngrams(model.ngrams, dataset, objective)
-    if model.ngrams.spells:
-        gain, bias = fit_gain(model.ngrams, dataset, objective)
-        model.ngrams.gain.fill_(gain)
-        model.classes.bias.add_(bias.to(model.classes.bias))
+    count_ngrams(ngrams, dataset, objective)
+    if ngrams.spells:
+        gain, bias = fit_gain(ngrams, dataset, objective)
+        ngrams.gain.fill_(gain)
+        head.bias.add_(bias.to(head.bias))
 
 
 def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
