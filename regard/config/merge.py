@@ -179,9 +179,11 @@ class SettingsDraft:
         if (new := moved_key(renamed_key(key), keys)) != key and new in keys:
             return f"it is now called {new}"
         if key in MOVED:  # of another task or family
-            return "`--show` lists the keys of this task and family"
+            return "`--show all` lists the keys of this task and family"
+        keys += [old for old, new in MOVED.items() if new in self.leaves]  # short forms, too
         near = [name for name in keys if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, keys, n=1) or difflib.get_close_matches(key, near, n=1, cutoff=0.0)
+        near = [self.current_key(name) for name in near]
         return f"did you mean {near[0]}?" if near else "`regard train RECIPE --show all` lists the keys"
 
     def _kind(self, slot: str) -> Any:

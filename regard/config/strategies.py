@@ -24,7 +24,7 @@ class Greedy:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     n: ClassVar[int] = 1  # texts for an input
     kind: Literal["greedy"] = field(default="greedy", kw_only=True)
-    length_penalty: Penalty = 1.0  # of every strategy: the score of a hypothesis is Σ log p / length^this
+    length_penalty: Penalty = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Argmax:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     n: ClassVar[int] = 1
     kind: Literal["argmax"] = field(default="argmax", kw_only=True)
-    merge_repeats: bool = False  # in all parallel strategies: drop a token equal to the one before it
+    merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
 
 
@@ -88,7 +88,7 @@ class Average:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     n: ClassVar[int] = 1
     kind: Literal["average"] = field(default="average", kw_only=True)
-    merge_repeats: bool = False
+    merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
 
 
@@ -114,7 +114,7 @@ class NoisyParallel:
     teacher: Annotated[str, AfterValidator(_require_teacher), Field(validate_default=True)] = ""  # a run
     samples: Positive = 10  # translations that are tried
     seed: Count = 1
-    merge_repeats: bool = False
+    merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
 
 
@@ -130,7 +130,7 @@ class MaskPredict:
     kind: Literal["mask-predict"] = field(default="mask-predict", kw_only=True)
     iterations: Positive = 10
     length_beam: Positive = 5
-    merge_repeats: bool = False
+    merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
 
 

@@ -26,10 +26,10 @@ from regard.config.losses import SmoothedLoss
 from regard.config.meanings import meaning_of
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
-from regard.config.renamed import RENAMED, renamed_key
+from regard.config.renamed import MOVED, RENAMED, renamed_key
 from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve_run
 from regard.config.schema import schema_of
-from regard.config.strategies import Beam, Sample
+from regard.config.strategies import Beam, Greedy, Sample
 from regard.config.task_settings import section_types, task_settings
 from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
@@ -120,7 +120,7 @@ def test_origin_of_every_key(tmp_path):
     assert resolved.origin["train.seed"] == f"recipe {path}"
     assert resolved.origin["task"] == "recipe translate"
     assert resolved.origin["model.width"] == "size small"
-    assert resolved.origin["decode.early_stopping"] == "default"
+    assert resolved.origin["decode.strategy.early_stopping"] == "default"
     assert list(resolved.origin) == [key for key, _ in flatten(resolved.run.dump())]
 
 
@@ -209,13 +209,10 @@ def test_another_family_removes_the_model_settings_of_the_former(tmp_path):
 
 
 def test_a_section_keeps_its_settings_with_another_kind():
-    run = resolve_run("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
-    assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.strategy.kind, run.decode.strategy.size) == (
-        99,
-        "char",
-        "greedy",
-        5,
-    )
+    run = resolve_run("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char"}).run
+    assert (run.tokenizer.vocab, run.tokenizer.kind) == (99, "char")
+    decode = resolve_run("translate", {"decode": {"batch": 9}, "decode.strategy": "greedy"}).run.decode
+    assert (decode.batch, decode.strategy) == (9, Greedy())
 
 
 def test_a_setting_without_a_kind_applies_to_the_default_kind():
@@ -393,7 +390,10 @@ def test_more_errors():
         "train.schedule=cosine decays until the training ends, which it does not; set train.steps, train.epochs or "
         "train.minutes, or use noam or constant",
     ]
-    assert "use decode.kind=beam" in errors_of(decode="greedy", decode__nbest=2)[0]
+    assert (
+        "decode.strategy.n does not belong to decode.strategy=greedy"
+        in errors_of(decode__kind="greedy", decode__nbest=2)[0]
+    )
     assert errors_of(train__schedule="cosine", train__schedule__decay="0.2") == [
         "train.schedule.decay does not belong to train.schedule=cosine, which has floor"
     ]
@@ -413,7 +413,7 @@ def test_all_errors_are_reported_at_once():
         model__foo="1",
     )
     text = "\n".join(lines)
-    for part in ("train.step ", "train.lr ", "width 100", "decode.beam", "device", "model.foo"):
+    for part in ("train.step ", "train.lr ", "width 100", "decode.strategy.size", "device", "model.foo"):
         assert part in text
     assert len(lines) == 6
 
@@ -462,7 +462,7 @@ def test_every_former_key_is_tested():
 @pytest.mark.parametrize("key", FORMER)
 def test_a_former_key_gets_a_hint(key, capsys):
     recipe, settings = FORMER[key]
-    hint = f"{key} is not a key; it is now called {renamed_key(key)}"
+    hint = f"{key} is not a key; it is now called {MOVED.get(renamed_key(key), renamed_key(key))}"
     with pytest.raises(UserError) as caught:
         regard.resolve(recipe, {**settings, key: "1"})
     assert str(caught.value) == hint
@@ -472,7 +472,9 @@ def test_a_former_key_gets_a_hint(key, capsys):
 
 
 def test_the_former_key_decode_stop(capsys):
-    assert errors_of(decode__stop="exact") == ["decode.stop is not a key; it is now called decode.early_stopping"]
+    assert errors_of(decode__stop="exact") == [
+        "decode.stop is not a key; it is now called decode.strategy.early_stopping"
+    ]
     assert resolve_run("language", {"decode.stop": "a,b"}).run.decode.stop == ("a", "b")
 
 
@@ -540,12 +542,12 @@ def test_changed_keys():
 
 def test_change_settings():
     run = resolve_run("translate").run
-    assert change_settings(run, {"decode.beam": "7"}).decode.beam == 7
+    assert change_settings(run, {"decode.beam": "7"}).decode.strategy.size == 7
     assert change_settings(run, {"decode.beam": "7"}).model == run.model
     assert change_settings(run, {}) == run
     with pytest.raises(UserError, match="train.steps has no effect on a finished run"):
         change_settings(run, {"train.steps": "7"})
-    with pytest.raises(UserError, match="did you mean decode.beam"):
+    with pytest.raises(UserError, match="did you mean decode.strategy.size"):
         change_settings(run, {"decode.bean": "7"})
 
 

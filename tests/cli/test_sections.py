@@ -64,7 +64,7 @@ def test_mistakes_in_sections_of_a_family_name_the_whole_key():
     with pytest.raises(UserError) as caught:
         regard.resolve("translate", {"decode.beam": "3", "decode.width": "3", "train.objective.extra": "2"})
     assert str(caught.value).splitlines() == [
-        "decode.beam is not a key; `--show` lists the keys of this task and family",
+        "decode.beam is not a key; `--show all` lists the keys of this task and family",
         "train.objective.extra is 2; expected less than 1",
         "decode.width is 3; expected a whole number",
     ]

@@ -53,6 +53,7 @@ from ..base import (
     with_model_settings,
 )
 from ..classify_image.task import image_processor
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
@@ -140,7 +141,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         examples.require_nonempty("data.test")
         references = reference_lists(examples)
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        captions = predict_lazily(self, (image for image, _ in examples), self.best_text)
+        captions = predict_lazily(self, (image for image, _ in examples), best_text(self.run))
         metrics: Metrics = {"examples": len(examples)} | caption_metrics(captions, references, tokenization)
         metrics |= loss_metrics(self, examples, references)
         metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf")}

@@ -11,7 +11,7 @@ from typing import Any
 from ...config.decode import WritingDecode
 from ...config.renamed import moved_key
 from ...config.run import Run, changed_decode, section_keys
-from ...config.strategies import AnyStrategy, OutputRules, TokenRules
+from ...config.strategies import AnyStrategy, OutputRules, TokenRules, with_one_text
 from ...config.types import Base
 from ...decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ...errors import UserError
@@ -42,7 +42,7 @@ class Planner:
         """`tokenizer` is that of the output; `context` the most tokens of an output with its prefix."""
         self.run, self.tokenizer, self.context = run, tokenizer, context
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._decodes: dict[str, Any] = {}
+        self._decodes: dict[str, WritingDecode] = {}
         self._keys: dict[type[TextRequest], dict[str, str]] = {}
 
     def __call__(self, request: TextRequest, **replaced: object) -> Plan:
@@ -74,12 +74,13 @@ class Planner:
             self._keys[request] = {name: key.removeprefix("decode.") for name, key in keys.items()}
         return self._keys[request]
 
-    def changed(self, decode: Mapping[str, object]) -> Any:
+    def changed(self, decode: Mapping[str, object]) -> WritingDecode:
         """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
         try:
             key = json.dumps(decode, sort_keys=True, default=asdict)
         except TypeError:  # not plain values: their text may not identify them
-            return changed_decode(self.run, decode)
+            changed: WritingDecode = changed_decode(self.run, decode)
+            return changed
         if key not in self._decodes:
             if len(self._decodes) >= MAX_PLANS:
                 self._decodes.clear()
@@ -159,6 +160,11 @@ class Planner:
                 f"raise it to {needed + 1} or more"
             )
         return constraints
+
+
+def best_text(run: Run) -> dict[str, AnyStrategy]:
+    """The settings of decode.* for the best text alone."""
+    return {"strategy": with_one_text(run.decode.strategy)}
 
 
 def number_of_texts(strategy: AnyStrategy | None, decode: WritingDecode) -> int:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ...config.strategies import with_one_text
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Answer, TextDelta
 from ...decode.engine.jobs import ModelContext
@@ -59,11 +58,6 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
     def suppressed(self) -> list[int]:
         """The tokens that are never generated, for any decode.*."""
         return [token for filter in self.filters if isinstance(filter, Suppress) for token in filter.tokens.tolist()]
-
-    @property
-    def best_text(self) -> Mapping[str, Any]:
-        """Settings of decode.* for the best text alone."""
-        return {"strategy": with_one_text(self.run.decode.strategy)}
 
     @property
     def plan(self) -> Planner:

@@ -58,6 +58,7 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
 from ..task import Task
@@ -168,7 +169,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, transcripts, references = transcribe_examples(self, examples, self.best_text)
+        metrics, transcripts, references = transcribe_examples(self, examples, best_text(self.run))
         return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(

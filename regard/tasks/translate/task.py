@@ -56,7 +56,7 @@ from ..base import (
 )
 from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
-from ..generate.plans import Plan
+from ..generate.plans import Plan, best_text
 from ..generate.predictor import TextPredictor, join_models
 from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
@@ -162,7 +162,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        plan = self.plan(self.requests([item], **self.best_text)[0])
+        plan = self.plan(self.requests([item], **best_text(self.run))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def align(
