@@ -12,9 +12,10 @@ from ..files import check_picture_path, json_line
 from ..progress import track
 from ..threads import limit_spinning
 from .arguments import QUIET, add_options, parse_settings, split_arguments
+from .completion import complete_recipe, complete_run
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
-from .info import complete_recipe, preview, print_explanation
+from .info import preview, print_explanation
 from .inputs import InputReader, check_files, chunks
 from .io import (
     check_predict_options,
@@ -35,11 +36,14 @@ from .options import (
     CocoFile,
     Details,
     Drawings,
+    Examples,
     Explain,
     Force,
+    Inputs,
     Labels,
     Language,
     Mute,
+    OtherRuns,
     Plugins,
     Prompt,
     Quiet,
@@ -152,10 +156,7 @@ def exit_if_stopped(signal: int) -> None:
 @app.command("eval")
 def evaluate(
     run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN|KEY=VALUE", help="More runs to compare with the first; settings for all."),
-    ] = None,
+    arguments: OtherRuns = None,
     data: Annotated[
         str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; default: data.test of the run.")
     ] = None,
@@ -202,10 +203,7 @@ def evaluate(
 @app.command()
 def predict(
     run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), images, recordings; settings."),
-    ] = None,
+    arguments: Inputs = None,
     prompt: Prompt = None,
     details: Details = False,
     top: Top = None,
@@ -255,14 +253,7 @@ def predict(
 @app.command()
 def score(
     run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE|KEY=VALUE",
-            help="SOURCE and TARGET (classifiers: labels); default: stdin with source, tab, target. Language models: "
-            "files of lines. Settings.",
-        ),
-    ] = None,
+    arguments: Examples = None,
     details: Details = False,
     tune: TuneFolder = None,
     force: Force = False,
@@ -297,7 +288,12 @@ def align(
         typer.Argument(metavar="FILE", help="SOURCE and TARGET; default: stdin with source, tab, target."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Use the attention of a translation run, not an IBM model.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Use the attention of a translation run, not an IBM model.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     symmetrize: Annotated[
         str, typer.Option(metavar="KIND", help="grow-diag-final-and, intersect, union, forward or reverse.")
@@ -334,7 +330,10 @@ for verb in (convert, prune, distill):
 
 
 @app.command()
-def info(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], as_json: AsJson = False) -> None:
+def info(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete_run)],
+    as_json: AsJson = False,
+) -> None:
     """Print what a run holds: task, family, parameters, data, metrics, versions and size on disk."""
     from .info import print_info
 

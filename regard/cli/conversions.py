@@ -7,12 +7,13 @@ import typer
 
 from ..files import json_line
 from .arguments import parse_settings
+from .completion import complete_run
 from .io import print_fact
 from .options import AsJson, RunFolder, Settings
 
 
 def convert(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete_run)],
     to: Annotated[str | None, typer.Option(help="The format: huggingface, ctranslate2 or peft.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to create.")] = ...,  # type: ignore[assignment]
     average: Annotated[int, typer.Option(metavar="K", help="Average the last K checkpoints.")] = 0,
@@ -31,7 +32,7 @@ def convert(
 
 
 def prune(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete_run)],
     heads: Annotated[
         str, typer.Option(metavar="HEADS", help="layer.head such as 3.2,4.1; or least:K, the least useful by --effect.")
     ],

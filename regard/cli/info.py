@@ -70,13 +70,6 @@ def print_info(run: str, as_json: bool) -> None:
         print(name.replace(".", " "), f"{value:.4f}" if isinstance(value, float) else value)
 
 
-def complete_recipe(incomplete: str) -> list[str]:
-    """The recipes that a shell completes to."""
-    from ..recipes import recipe_names
-
-    return [name for name in recipe_names() if name.startswith(incomplete)]
-
-
 def print_lists(as_json: bool) -> None:
     """Print the recipes with their descriptions, and the families with their sizes."""
     from .. import api

@@ -8,6 +8,7 @@ import typer
 
 from ..errors import UserError
 from .arguments import split_arguments
+from .completion import complete_setting
 from .inputs import read_record
 from .io import load_predictor
 from .measures import (
@@ -31,6 +32,7 @@ LookInputs = Annotated[
         metavar="TEXT|KEY=VALUE",
         help="The input text, a file with it, an image or a recording, and the target text (default: the output of "
         "the model); settings. Write a text that looks like a setting after --.",
+        autocompletion=complete_setting,
     ),
 ]
 LookFile = Annotated[

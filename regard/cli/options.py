@@ -5,14 +5,53 @@ from typing import Annotated
 
 import typer
 
+from .completion import complete_key, complete_run, complete_setting
+
 RunFolder = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.",
+        autocompletion=complete_run,
+    ),
 ]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings to change.", autocompletion=complete_setting),
+]
+OtherRuns = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN|KEY=VALUE",
+        help="More runs to compare with the first; settings for all.",
+        autocompletion=complete_setting,
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|KEY=VALUE",
+        help="Files of lines (default: stdin), images, recordings; settings.",
+        autocompletion=complete_setting,
+    ),
+]
+Examples = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|KEY=VALUE",
+        help="SOURCE and TARGET (classifiers: labels); default: stdin with source, tab, target. Language models: "
+        "files of lines. Settings.",
+        autocompletion=complete_setting,
+    ),
+]
 Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
 TuneFolder = Annotated[
     list[str] | None,
-    typer.Option(metavar="DIR", help="A run or PEFT folder that was tuned over RUN, to use with it."),
+    typer.Option(
+        metavar="DIR",
+        help="A run or PEFT folder that was tuned over RUN, to use with it.",
+        autocompletion=complete_run,
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
 Mute = Annotated[
@@ -34,7 +73,11 @@ Show = Annotated[
 ]
 Explain = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Only explain a setting or a group, such as train.lr: meaning, range, default."),
+    typer.Option(
+        metavar="KEY",
+        help="Only explain a setting or a group, such as train.lr: meaning, range, default; all: every setting.",
+        autocompletion=complete_key,
+    ),
 ]
 Plugins = Annotated[
     list[str] | None,

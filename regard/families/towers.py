@@ -12,7 +12,7 @@ from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Positions, Residual, 
 from ..parts.attention import fuse_projections
 from ..parts.inputs import TensorKind
 from ..parts.media.frames import FrameConvolutions
-from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_stem, random_images, read_patches
+from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_patches, random_images, read_patches
 from ..parts.pooling import pool
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -60,13 +60,7 @@ class ImageTowerConfig(TowerConfig):
 
     @model_validator(mode="after")
     def _check_patches(self) -> Self:
-        if self.image % self.patch:
-            near = [self.image // self.patch * self.patch, -(-self.image // self.patch) * self.patch]
-            raise ValueError(
-                f"images of {self.image} pixels do not divide into patches of {self.patch}; use "
-                f"{' or '.join(str(side) for side in near if side)} (model.source.image)"
-            )
-        check_stem(self.stem, self.patch)
+        check_patches(self.image, self.patch, self.stem, "model.source.image")
         return self
 
 

@@ -14,7 +14,7 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
-from ..parts.media.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_stem, random_images, read_patches
+from ..parts.media.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_patches, random_images, read_patches
 from ..parts.pooling import pool
 from .spec import ModelSpec
 
@@ -52,13 +52,7 @@ class Config(Base):
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
         slots.check_widths(self.width, self.heads, None)
-        if self.image % self.patch:
-            near = [self.image // self.patch * self.patch, -(-self.image // self.patch) * self.patch]
-            raise ValueError(
-                f"images of {self.image} pixels do not divide into patches of {self.patch}; use "
-                f"{' or '.join(str(side) for side in near if side)} (model.image)"
-            )
-        check_stem(self.stem, self.patch)
+        check_patches(self.image, self.patch, self.stem, "model.image")
         if self.positions == "sinusoid" and self.width % 4:
             raise ValueError(f"sinusoidal positions of a grid need a width that 4 divides, not {self.width}")
         return self

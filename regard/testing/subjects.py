@@ -195,7 +195,8 @@ class NextToken(Writer):
 
     @property
     def model(self) -> CausalModel:
-        return cast(CausalModel, self.module)
+        (model,) = cast(CausalModel, self.module).members
+        return model
 
     def logits(self, inputs: Inputs) -> Tensor:
         return self.model.logits(self.model.decode(inputs))
@@ -226,7 +227,8 @@ class TargetTokens(Writer):
 
     @property
     def model(self) -> Seq2SeqModel:
-        return cast(Seq2SeqModel, self.module)
+        (model,) = cast(Seq2SeqModel, self.module).members
+        return model
 
     @property
     def size(self) -> int:
@@ -267,7 +269,7 @@ class ParallelTokens(EncoderSubject):
         return getattr(self.config, "target_vocab", 0) or self.probe.vocab
 
     def logits(self, inputs: Inputs) -> Tensor:
-        model = cast(ParallelModel, self.module)
+        (model,) = cast(ParallelModel, self.module).members
         return model.logits(model.decode(inputs, model.encode(inputs)))
 
     def read(self, inputs: Inputs) -> Rows:

@@ -1,4 +1,4 @@
-"""Explanations, info, quiet, JSON, completion and progress of the command line."""
+"""Explanations, info, quiet, JSON and progress of the command line."""
 
 import io
 import json
@@ -130,20 +130,6 @@ def test_help_and_quiet(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loud, quiet = cli(capsys, "eval", str(run)), cli(capsys, "eval", str(run), "--quiet")
     assert loud[:2] == quiet[:2] and loud[2] and quiet[2] == ""
     assert cli(capsys, "-q", "train", "--resume", "--out", str(run))[1:] == ("", "")
-
-
-def test_completion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("_REGARD_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "regard train class")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    with pytest.raises(SystemExit):
-        main([])
-    assert capsys.readouterr().out.split() == ["classify", "classify-image"]
-    monkeypatch.setenv("COMP_WORDS", "regard in")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    with pytest.raises(SystemExit):
-        main([])
-    assert capsys.readouterr().out.split() == ["info"]
 
 
 class Terminal(io.StringIO):

@@ -13,8 +13,20 @@ from torch.nn import functional as F
 from regard.config.types import Base
 from regard.errors import UserError
 from regard.families import bert, gpt
+from regard.families.base import LanguageModel, Seq2Seq, encode_tokens
 from regard.families.spec import ModelSpec
-from regard.parts import Attention, Encoded, FeedForward, Inputs, Layer, Mask, Residual, Stack
+from regard.parts import (
+    Attention,
+    Dropout,
+    Encoded,
+    FeedForward,
+    Inputs,
+    Layer,
+    Mask,
+    Residual,
+    SinusoidPositions,
+    Stack,
+)
 from regard.testing import LAWS, BrokenLaw, check_family
 
 
@@ -202,13 +214,13 @@ class ToyViT(nn.Module):
         return self.classes((states * valid[..., None]).sum(1) / valid.sum(1, keepdim=True))
 
 
-class ToySpeech(nn.Module):
+class ToySpeech(Seq2Seq):
     """Two frames become one state; a decoder writes tokens."""
 
     def __init__(self, c: ToyConfig) -> None:
         super().__init__()
         self.frames = nn.Conv1d(80, c.width, 3, 2, padding=1)
-        self.embed = nn.Embedding(c.vocab, c.width)
+        self.target, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.encoder = Stack([layer(c)], nn.LayerNorm(c.width))
         self.decoder = Stack([layer(c, cross=True)], nn.LayerNorm(c.width), causal=True)
         self.head = nn.Linear(c.width, c.vocab)
@@ -220,17 +232,29 @@ class ToySpeech(nn.Module):
         x = self.frames(values.transpose(1, 2)).transpose(1, 2)
         return Encoded(self.encoder(x, Mask(key_valid=valid)), valid)
 
-    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self.decoder(self.embed(target.values), target.mask(), encoded.cross(target))
 
-    def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)
+class ToyTranslator(Seq2Seq):
+    """The methods are those of the base; the constructor wires the modules."""
 
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None):
-        return self.decoder.cache(rows, capacity, self.encode(source).cross())
+    encode = encode_tokens
 
-    def step(self, tokens: Tensor, cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decoder(self.embed(tokens), cache.next_mask(tokens, valid), cache=cache))
+    def __init__(self, c: ToyConfig) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(c.vocab, c.width), nn.Embedding(c.vocab, c.width)
+        self.dropout = Dropout(c.dropout)
+        self.encoder = Stack([layer(c)], nn.LayerNorm(c.width), SinusoidPositions(c.width))
+        self.decoder = Stack([layer(c, cross=True)], nn.LayerNorm(c.width), SinusoidPositions(c.width), causal=True)
+        self.head = nn.Linear(c.width, c.vocab)
+
+
+class ToyWriter(LanguageModel):
+    """A language model that only wires its modules."""
+
+    def __init__(self, c: ToyConfig) -> None:
+        super().__init__()
+        self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
+        self.stack = Stack([layer(c)], nn.LayerNorm(c.width), SinusoidPositions(c.width), causal=True)
+        self.head = nn.Linear(c.width, c.vocab)
 
 
 def toy(model: type[nn.Module], reads: str, writes: str) -> SimpleNamespace:
@@ -247,6 +271,11 @@ def test_a_family_that_reads_pixels_keeps_all_laws():
 def test_a_family_that_reads_frames_keeps_all_laws():
     checked = check_family(toy(ToySpeech, "frames", "target"))
     assert checked == [f"toy, frames to target: {law}" for law in LAWS if law != "packing"]
+
+
+@pytest.mark.parametrize(("model", "writes"), [(ToyTranslator, "target"), (ToyWriter, "next")])
+def test_a_model_that_only_wires_its_modules_keeps_all_laws(model, writes):
+    assert check_family(toy(model, "tokens", writes)) == [f"toy, tokens to {writes}: {law}" for law in LAWS]
 
 
 class PatchesWithoutMask(ToyViT):

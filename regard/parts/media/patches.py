@@ -66,6 +66,17 @@ class PatchEmbedding(nn.Module):
         return -(-height // self.patch), -(-width // self.patch)
 
 
+def check_patches(image: int, patch: int, stem: Sequence[int], key: str) -> None:
+    """ValueError if patches do not fill a square image, whose side is the setting `key`, or convolutions a patch."""
+    if image % patch:
+        near = [image // patch * patch, -(-image // patch) * patch]
+        raise ValueError(
+            f"images of {image} pixels do not divide into patches of {patch}; use "
+            f"{' or '.join(str(side) for side in near if side)} ({key})"
+        )
+    check_stem(stem, patch)
+
+
 def check_stem(stem: Sequence[int], patch: int) -> None:
     """ValueError if the convolutions do not halve a patch into whole places."""
     if patch % 2 ** len(stem):
