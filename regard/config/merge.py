@@ -131,6 +131,8 @@ class SettingsDraft:
                 self.leaves[key] = self.leaves[key] | setting.annotation if key in self.leaves else setting.annotation
             for member in inner:
                 self._register(member, f"{key}.", swapped)
+                for short in set(MOVED.values()) & {f"{key}.{constant}" for constant in vars(member)}:
+                    self.leaves.setdefault(short, int)  # one that is fixed for some kinds, or for all
 
     def add_layer(self, where: str, values: Settings) -> None:
         """Add a layer above the present values. A new kind in a slot removes the settings of the previous kind."""
@@ -197,7 +199,7 @@ class SettingsDraft:
         """The nested values, without settings of another kind of their slot, which are reported as errors."""
         for slot in self.groups:
             kinds, kind = self.kinds(slot), self._kind(slot)
-            if len(kinds) < 2 or kind not in kinds:
+            if kind is None or kind not in kinds:
                 continue
             known = settings_of(kinds[kind])
             for key in [key for key in self.values if key.startswith(f"{slot}.")]:

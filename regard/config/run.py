@@ -222,6 +222,15 @@ def change_settings(run: Run, overrides: Settings, only: tuple[str, ...] = INFER
     return _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
 
 
+def override_settings(run: Run, settings: Settings, overrides: Settings) -> JsonObject:
+    """Settings for a run and others above them, by dotted key. A new kind in a slot removes those of another kind."""
+    draft = _draft([("run.json", {"task": run.task, "model.family": run.model.family})])
+    for where, layer in (("settings", settings), ("command line", overrides)):
+        draft.add_layer(where, layer)
+    draft.raise_errors()
+    return dict(draft.values)
+
+
 def changed_decode(run: Run, decode: Settings) -> Any:
     """The run's decode.* with some settings changed."""
     return change_settings(run, {"decode": decode}).decode if decode else run.decode

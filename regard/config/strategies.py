@@ -128,8 +128,8 @@ class MaskPredict:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     n: ClassVar[int] = 1
     kind: Literal["mask-predict"] = field(default="mask-predict", kw_only=True)
-    iterations: Positive = 10
-    length_beam: Positive = 5
+    iterations: Positive = 10  # how often tokens are predicted
+    length_beam: Positive = 5  # lengths that are tried
     merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
 

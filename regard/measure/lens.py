@@ -110,7 +110,7 @@ def _forward(
             run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
             return [START, *predictor.tokenizer.tokens(ids)], run, predictor.tokenizer
         case TranslatePredictor() if hasattr(model, "step"):
-            output = str(predictor.predict(text, **best_text(predictor.run))) if target is None else target
+            output = str(predictor.predict(text, strategy=best_text(predictor.run))) if target is None else target
             (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
             batch = predictor.pair([source], [target_ids])
             run = lambda: model.logits(model.decode(batch["target"], model.encode(batch["source"])))[0]  # noqa: E731

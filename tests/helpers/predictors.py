@@ -565,7 +565,7 @@ CASES = {
         "translate", PAIRS, TEXTS, {**NAT, "model.family": "cmlm", "decode.kind": "mask-predict"},
         [{"iterations": 1}, {"length_beam": 1, "iterations": 4}, {"max_tokens": 3}],
         texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
-        wrong_decode=[({"nbest": 2}, "decode.nbest is not a key")],
+        wrong_decode=[({"nbest": 2}, "decode.strategy.n does not belong to decode.strategy=mask-predict")],
     ),
     "text2text": Case(
         "text2text", PAIRS, TEXTS, T5, TRANSLATIONS[:4], texts_of, lines, text_metrics, check=check_translation,

@@ -13,7 +13,7 @@ import transformers as hf
 from helpers import causal, marian
 
 import regard
-from regard.config.strategies import Beam, Sample
+from regard.config.strategies import Beam, Greedy, Sample
 from regard.errors import UserError
 from regard.formats.huggingface import generation as generation_files
 from regard.formats.huggingface import gpt2_export, t5_export
@@ -57,7 +57,7 @@ class Folder:
             found = predictor.run_programs(predictor.writer.search(source, plan) for source in sources)
             return [best[0].tokens for best in found]
         values = decode_from_generation(read)
-        values |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
+        values["rules"] |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
         decode = type(predictor.run.decode)(**values)
         plan = predictor.plan.of(decode)
         found = predictor.run_programs(predictor.writer.search(row, plan, "text") for row in self.rows)
@@ -162,7 +162,8 @@ def test_a_loaded_folder(family: str, folders: dict[str, Folder]) -> None:
     if folder.sourced:
         assert predictor.predict(folder.texts) == predictor.target.decode(wanted)
     changed = folder.load(settings, kind="greedy", no_repeat_ngram_size=0, max_tokens=5, min_tokens=0).run.decode
-    assert (changed.kind, changed.no_repeat_ngram_size, changed.max_tokens, changed.min_tokens) == ("greedy", 0, 5, 0)
+    assert (changed.strategy, changed.max_tokens, changed.min_tokens) == (Greedy(), 5, 0)
+    assert changed.rules.no_repeat_ngram_size == 0
     text = folder.texts[0]
     free = predictor.predict(text, forced_bos_token_id=[], bad_words_ids=[], repetition_penalty=1.0, min_tokens=0)
     assert free == folder.load(settings | {"forced_bos_token_id": None, "bad_words_ids": None, "repetition_penalty": 1.0,
@@ -229,7 +230,7 @@ def test_keys_of_an_old_config(folders: dict[str, Folder]) -> None:
     own = json.loads((folder.path / "config.json").read_text())
     try:
         (folder.path / "config.json").write_text(json.dumps(own | {"num_beams": 3, "no_repeat_ngram_size": 3}))
-        assert folder.load({"max_length": 9}).run.decode.strategy.size != 3
+        assert folder.load({"max_length": 9}).run.decode.strategy == Greedy()
         folder.file.unlink()
         decode = regard.load(folder.path).run.decode
         assert (decode.strategy.size, decode.rules.no_repeat_ngram_size) == (3, 3)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.cli import main
+from regard.config.strategies import Beam
 from regard.errors import UserError
 from regard.formats.huggingface import gpt2_export, tokenizer_export
 
@@ -128,13 +129,13 @@ def test_decode_settings_of_older_exports(run, tmp_path):
     regard.convert(run, to="huggingface", out=out)
     path = out / "config.json"
     config = json.loads(path.read_text())
-    decode, new = config["regard"]["decode"], {"early_stopping": "first", "stop": ["x", "yz"], "add_start": False}
-    assert config["regard"].pop("format") == 3 and set(new) < set(decode)
-    former = {"stop": "first", "until": ["x", "yz"], "begin": False}
-    config["regard"]["decode"] = {key: value for key, value in decode.items() if key not in new} | former
+    decode, new = config["regard"]["decode"], {"strategy", "stop", "add_start"}
+    assert config["regard"].pop("format") == 3 and new == set(decode)
+    former = {"kind": "beam", "beam": 3, "top_k": 7, "stop": "first", "until": ["x", "yz"], "begin": False}
+    config["regard"]["decode"] = former
     path.write_text(json.dumps(config))
     again = regard.load(out).run.decode
-    assert (again.early_stopping, again.stop, again.add_start) == ("first", ("x", "yz"), False)
+    assert (again.strategy, again.stop, again.add_start) == (Beam(3, early_stopping="first"), ("x", "yz"), False)
     assert again.max_tokens == 10
 
 

@@ -320,7 +320,7 @@ def test_mistakes_of_decoding(nat: Path, cmlm: Path, teacher: Path, tmp_path: Pa
         ({"kind": "npd", "teacher": "gone"}, "decode.strategy.teacher is gone, which is not a run folder"),
         ({"kind": "npd", "teacher": str(tmp_path / "c")}, "a run of the task classify; give a whole run of"),
         ({"kind": "npd", "teacher": str(cmlm)}, "which writes all tokens at once; give a run that writes token by"),
-        ({"nbest": 2}, "decode.nbest is not a key"),
+        ({"nbest": 2}, "decode.strategy.n does not belong to decode.strategy=argmax, which has merge_repeats"),
         ({"prefix": "Das"}, "decode.prefix is not a key"),
         ({"exclude": "Das"}, "decode.exclude is not a key"),
         ({"min_tokens": 3}, "decode.min_tokens is not a key"),

@@ -141,7 +141,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         examples.require_nonempty("data.test")
         references = reference_lists(examples)
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        captions = predict_lazily(self, (image for image, _ in examples), best_text(self.run))
+        captions = predict_lazily(self, (image for image, _ in examples), {"strategy": best_text(self.run)})
         metrics: Metrics = {"examples": len(examples)} | caption_metrics(captions, references, tokenization)
         metrics |= loss_metrics(self, examples, references)
         metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf")}

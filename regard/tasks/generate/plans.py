@@ -162,9 +162,9 @@ class Planner:
         return constraints
 
 
-def best_text(run: Run) -> dict[str, AnyStrategy]:
-    """The settings of decode.* for the best text alone."""
-    return {"strategy": with_one_text(run.decode.strategy)}
+def best_text(run: Run) -> AnyStrategy:
+    """The strategy of a run for the best text alone."""
+    return with_one_text(run.decode.strategy)
 
 
 def number_of_texts(strategy: AnyStrategy | None, decode: WritingDecode) -> int:

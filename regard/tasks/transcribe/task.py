@@ -169,7 +169,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, transcripts, references = transcribe_examples(self, examples, best_text(self.run))
+        metrics, transcripts, references = transcribe_examples(self, examples, {"strategy": best_text(self.run)})
         return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(

@@ -38,7 +38,7 @@ def evaluate_translations(
     examples.require_nonempty("data.test")
     sources, references = [pair[0] for pair in examples], [split_references(pair[1]) for pair in examples]
     tokenization = choose_tokenization(references, predictor.run.eval)  # first: it may raise UserError
-    translations = predictor.predict(sources, **best_text(predictor.run))
+    translations = predictor.predict(sources, strategy=best_text(predictor.run))
     metrics: Metrics = {"examples": len(examples)}
     metrics |= text_metrics(translations, references, (*SIGNED, "exact"), tokenization)
     metrics |= target_loss(predictor, sources, [texts[0] for texts in references])

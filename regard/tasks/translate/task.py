@@ -162,7 +162,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        plan = self.plan(self.requests([item], **best_text(self.run))[0])
+        plan = self.plan(self.requests([item], strategy=best_text(self.run))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def align(
