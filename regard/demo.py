@@ -10,6 +10,8 @@ EXAMPLES = 3  # translations that are printed
 
 def run_demo(out: Path) -> int:
     """Run the demo into `out`, or the first free of out-2, out-3 …; return the signal that stopped it, or 0."""
+    from .config.data.texts import PairData
+    from .config.run import resolve_run
     from .runs.load import load
     from .runs.work import run_training
     from .synthetic.dates import make_dates
@@ -21,7 +23,8 @@ def run_demo(out: Path) -> int:
     if training.outcome.signal:
         return training.outcome.signal  # the loop has printed how to resume
     predictor = load(folder)
-    test = make_dates(predictor.run.data.locales, predictor.run.data.examples, seed=1)["test"]
+    data: PairData = resolve_run("dates").run.data
+    test = make_dates(data.locales, data.examples, seed=1)["test"]
     metrics = predictor.evaluate()
     print(f"{metrics['examples']} test examples with dates that are not in the training data:")
     examples = [test[i] for i in range(EXAMPLES)]

@@ -38,11 +38,11 @@ def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool)
 
 def _pairs(predictor: Any, name: str, text: str | None) -> Iterator[tuple[str, Any, str]]:
     """Recordings with their names and texts: one file, or data as training reads them."""
-    from ..data.sources.sounds import is_sound_name, transcribed_sounds
+    from ..data.sources.sounds import SOUND, TRANSCRIBED_SOUNDS
 
     path = Path(name)
-    if text is None and not (path.is_file() and is_sound_name(name)):
-        examples = transcribed_sounds([[name]], predictor.run.data)
+    if text is None and not (path.is_file() and SOUND.is_name(name)):
+        examples = TRANSCRIBED_SOUNDS.open([[name]], predictor.run.data)
         examples.require_nonempty(name)
         yield from ((examples.location(index), *examples[index]) for index in range(len(examples)))
         return

@@ -16,6 +16,7 @@ from .lines import decode_lines, open_lines
 from .records import Record, parse_records, parse_rows, plain_record
 
 if TYPE_CHECKING:
+    from ..config.run import AnyRun
     from ..data.tables.columns import ColumnRule
     from ..data.tables.records import Table
     from ..tasks.predictor import AnyPredictor
@@ -101,7 +102,8 @@ class InputReader:
         """The texts of files, or of stdin."""
         rule = self.predictor.input_rule()
         if "data.columns" in self.changes:
-            rule = replace(rule, columns=self.predictor.run.data.columns)
+            run: AnyRun = self.predictor.run
+            rule = replace(rule, columns=run.data.columns)
         names = names or ["-"]
         prefixes = self._prefixes(names)
         return [self._texts(name, rule, prefix) for name, prefix in zip(names, prefixes, strict=True)]
@@ -268,12 +270,13 @@ def trained_on_table(predictor: "AnyPredictor") -> bool:
     from ..data.files.in_memory import IN_MEMORY
     from ..data.tables.open import file_format
 
-    train = predictor.run.data.train
+    run: AnyRun = predictor.run
+    train = run.data.train
     if not train:
         return False
     default = "tsv" if len(train) == 1 and len(predictor.roles) > 1 else "text"
     name = str(train[0][0])
-    return name.endswith(IN_MEMORY) or file_format(name, predictor.run.data.format, default) != "text"
+    return name.endswith(IN_MEMORY) or file_format(name, run.data.format, default) != "text"
 
 
 def zip_lines(names: Sequence[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:

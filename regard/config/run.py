@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, Self, TypeAlias, cast
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
+from typing_extensions import TypeVar
 
 from ..errors import UserError
 from ..files import JsonObject
@@ -29,7 +30,7 @@ from .merge import (
 from .registry import FAMILIES, TASKS
 from .renamed import moved_key
 from .task_settings import metrics_of, section_types, task_settings
-from .train import ObjectiveValues, Train
+from .train import L, ObjectiveValues, Train
 from .tuning import Tune, Untuned
 from .types import Base, Strings, Threads
 
@@ -37,21 +38,32 @@ Layer: TypeAlias = tuple[str, Settings]  # where the settings come from, and the
 ReadStart: TypeAlias = Callable[[str], Settings]  # the folder `start` -> its settings by dotted key
 
 
-class Run(Base):
-    """All settings of a run."""
+D = TypeVar("D", bound=Data, default=Data, covariant=True)
+X = TypeVar("X", bound=Base, default=Any, covariant=True)
+M = TypeVar("M", bound=Base, default=Any, covariant=True)
+RunType = TypeVar("RunType", bound="Run[Data, Any, Any, Any]")
+
+
+def _section() -> Any:
+    """A section whose type depends on the task and the family."""
+    return Field(default_factory=dict, validate_default=True)
+
+
+class Run(Base, Generic[D, X, M, L]):
+    """All settings of a run. `Run[D, X, M, L]` tells type checkers the types of data, decode, model and objective."""
 
     task: str  # what a model learns; it decides what data.*, decode.* and eval.* have
     start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model, tokenizer, first weights
     tune: Tune = Untuned()  # train and store only small parts added to start; precision=int8 quantizes the frozen
     # weights
-    model: Any  # the Config of the family
+    model: SerializeAsAny[M]  # the Config of the family
     pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
     # them
-    data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
+    data: SerializeAsAny[D] = _section()  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
-    train: Train = Field(default_factory=dict, validate_default=True)
-    decode: Any = Field(default_factory=dict, validate_default=True)
-    eval: Any = Field(default_factory=dict, validate_default=True)
+    train: Train[L] = _section()
+    decode: SerializeAsAny[X] = _section()
+    eval: Any = _section()
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps; auto: the first CUDA device, or the CPU
     threads: Threads = 0  # of torch on the CPU, in each process; 0: torch's choice, one per core. The same number gives
     # the same bits; another one sums in another order
@@ -83,13 +95,13 @@ class Run(Base):
         return {**settings, "objective": ObjectiveValues(_types_of(info)["train.objective"], values)}
 
     @model_validator(mode="after")
-    def _check_metric(self) -> "Run":
+    def _check_metric(self) -> Self:
         if self.train.metric not in (metrics := list(metrics_of(self.task, self.train))):
             raise ValueError(f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, metrics)}")
         return self
 
     @model_validator(mode="after")
-    def _check_start(self) -> "Run":
+    def _check_start(self) -> Self:
         if self.tune.kind != "none" and not self.start:
             raise ValueError(
                 f"tune.kind is {self.tune.kind} but start is not set; set start to a run or a Hugging Face folder"
@@ -113,11 +125,11 @@ class Run(Base):
         return value
 
     def __repr__(self) -> str:
-        model = f"{self.model.family} {getattr(self.model, 'size', '')}".rstrip()
-        limits = {name: getattr(self.train, name) for name in ("steps", "epochs", "minutes")}
-        ends = "".join(f", {name}={value}" for name, value in limits.items() if value)
+        model, train = (dict(section) for section in (self.model, self.train))
+        name = f"{model['family']} {model.get('size', '')}".rstrip()
+        ends = "".join(f", {limit}={train[limit]}" for limit in ("steps", "epochs", "minutes") if train[limit])
         data = format_value(self.data.train) if self.data.train else "embedded data"
-        return f"<Run: {self.task} with {model}, {data}{ends}>"
+        return f"<Run: {self.task} with {name}, {data}{ends}>"
 
     __str__ = __repr__
 
@@ -129,6 +141,10 @@ class Run(Base):
         return self.model_dump(mode="json")
 
 
+AnyRun: TypeAlias = Run[Any, Any, Any, Any]
+"""A run of which only the caller knows the task and the family."""
+
+
 def _types_of(info: ValidationInfo) -> Mapping[str, type[Base]]:
     """The types of the sections, for the task and the family of the run that is validated."""
     return section_types(info.data["task"], getattr(info.data.get("model"), "family", None))
@@ -138,7 +154,7 @@ def _types_of(info: ValidationInfo) -> Mapping[str, type[Base]]:
 class ResolvedRun:
     """A run and the origin of every setting by dotted key, such as "recipe translate" or "command line"."""
 
-    run: Run
+    run: AnyRun
     origin: dict[str, str]
 
     def _repr_html_(self) -> str:
@@ -165,7 +181,7 @@ def resolve_run(recipe: str, overrides: Settings | None = None, read_start: Read
     return _merge_layers([*layers(recipe), ("command line", overrides or {})], fresh=True, read_start=read_start)
 
 
-def load_config(values: Settings, where: str = "run.json") -> Run:
+def load_config(values: Settings, where: str = "run.json") -> AnyRun:
     """The run that `Run.dump` wrote. `where` names the file in error messages."""
     model = values.get("model")
     family = model.get("family") if isinstance(model, Mapping) else None
@@ -210,7 +226,7 @@ LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached e
 INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "threads", "precision")  # can be changed for a trained model
 
 
-def change_settings(run: Run, overrides: Settings, only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:
+def change_settings(run: RunType, overrides: Settings, only: tuple[str, ...] = INFERENCE_SECTIONS) -> RunType:
     """The run with some settings changed. Keys outside the sections `only` have no effect and raise UserError."""
     for key, _ in flatten(overrides):
         group = key.partition(".")[0]
@@ -219,7 +235,8 @@ def change_settings(run: Run, overrides: Settings, only: tuple[str, ...] = INFER
     for name in {"decode", "model"}.intersection(only):
         if (section := _changed_section(run, name, overrides)) is not None:
             return run.model_copy(update={name: section})
-    return _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
+    changed = _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
+    return cast(RunType, changed)  # task and family, which decide its types, are those of the run
 
 
 def override_settings(run: Run, settings: Settings, overrides: Settings) -> JsonObject:

@@ -18,16 +18,7 @@ from ..parts import Encoded, Inputs
 from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, unchanged, zeros
 from ..parts.inputs import TensorKind
 from .spec import ModelSpec
-from .towers import (
-    ImageTower,
-    ImageTowerConfig,
-    SharedTextConfig,
-    SoundTower,
-    SoundTowerConfig,
-    TextTower,
-    TextTowerConfig,
-    Tower,
-)
+from .towers import ImageTowerConfig, SharedTextConfig, SoundTowerConfig, TextTower, TextTowerConfig, Tower
 
 FIRST_SCALE = 1 / 0.07  # of the cosines, before training
 Source = Annotated[ImageTowerConfig | SoundTowerConfig | SharedTextConfig, Field(discriminator="kind")]
@@ -78,9 +69,8 @@ class Model(nn.Module):
         super().__init__()
         self.text = TextTower(c.text, c.vocab)
         self.text_projection = nn.Linear(c.text.width, c.width, bias=False)
-        self.source = new_source(c)
-        shared = isinstance(c.source, SharedTextConfig)
-        self.source_projection = None if shared else nn.Linear(c.source.width, c.width, bias=False)  # type: ignore[union-attr]
+        self.source = c.source.build(c.bins)  # None: both sides are texts
+        self.source_projection = nn.Linear(self.source.width, c.width, bias=False) if self.source else None
         self.log_scale = nn.Parameter(torch.tensor([math.log(FIRST_SCALE)]))
         initialize(self, INITIAL)
 
@@ -115,13 +105,6 @@ class Model(nn.Module):
     def forward(self, source: Inputs, text: Inputs) -> Tensor:
         """The scaled cosines of every source with every text: (sources, texts)."""
         return self.log_scale.exp() * (self.vectors(source) @ self.vectors(text).T)
-
-
-def new_source(c: Config) -> Tower | None:
-    """The tower beside that of the texts; None if both sides are texts."""
-    if isinstance(c.source, SharedTextConfig):
-        return None
-    return ImageTower(c.source) if isinstance(c.source, ImageTowerConfig) else SoundTower(c.source, c.bins)
 
 
 INITIAL: dict[str, Rule] = {

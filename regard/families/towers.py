@@ -35,7 +35,7 @@ class TowerConfig(Base):
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
-        slots.check_widths(self.width, self.heads, getattr(self, "positions", None))
+        slots.check_widths(self.width, self.heads, None)
         return self
 
 
@@ -46,6 +46,11 @@ class TextTowerConfig(TowerConfig):
     positions: TextPositions = slots.Learned(tokens=77)
     causal: bool = True  # a token attends to those before it; false: to all
     pool: Literal["last", "mean", "first"] = "last"  # first or last (END) token, or the mean
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        slots.check_widths(self.width, self.heads, self.positions)
+        return self
 
 
 class ImageTowerConfig(TowerConfig):
@@ -63,6 +68,9 @@ class ImageTowerConfig(TowerConfig):
         check_patches(self.image, self.patch, self.stem, "model.source.image")
         return self
 
+    def build(self, bins: int) -> "Tower":
+        return ImageTower(self)
+
 
 class SoundTowerConfig(TowerConfig):
     """The settings of a tower of sound."""
@@ -71,17 +79,24 @@ class SoundTowerConfig(TowerConfig):
     channels: Positive = 32  # of the convolutions
     feed: Feed = slots.Feed()
 
+    def build(self, bins: int) -> "Tower":
+        return SoundTower(self, bins)
+
 
 class SharedTextConfig(Base):
     """Both sides are texts, and one tower reads them."""
 
     kind: Literal["text"] = "text"
 
+    def build(self, bins: int) -> None:
+        """None: the tower of the texts reads both sides."""
+
 
 class Tower(nn.Module):
     """An encoder and how its states become one vector."""
 
     modality: TensorKind
+    width: int
     encoder: Stack
     pooling: Literal["first", "mean", "last"]
 
@@ -123,7 +138,7 @@ class TextTower(Tower):
 
     def __init__(self, c: TextTowerConfig, vocab: int) -> None:
         super().__init__()
-        self.pooling = c.pool
+        self.pooling, self.width = c.pool, c.width
         self.embed, self.dropout = nn.Embedding(vocab, c.width), Dropout(c.dropout)
         self.encoder = stack_layers(c, c.positions.build(c.width, c.heads, causal=c.causal), c.causal)
 
@@ -146,7 +161,7 @@ class ImageTower(Tower):
 
     def __init__(self, c: ImageTowerConfig) -> None:
         super().__init__()
-        self.pooling, self.image = c.pool, c.image
+        self.pooling, self.image, self.width = c.pool, c.image, c.width
         self.patches = PatchEmbedding(c.channels, c.width, c.patch, bias=False, stem=c.stem)
         self.first = nn.Parameter(torch.zeros(c.width)) if c.pool == "first" else None  # the class token
         self.positions = LearnedGrid(c.image // c.patch, c.width, int(self.first is not None))
@@ -171,7 +186,8 @@ class SoundTower(Tower):
 
     def __init__(self, c: SoundTowerConfig, bins: int) -> None:
         super().__init__()
-        self.bins, self.front, self.dropout = bins, FrameConvolutions(bins, c.channels, c.width), Dropout(c.dropout)
+        self.bins, self.width = bins, c.width
+        self.front, self.dropout = FrameConvolutions(bins, c.channels, c.width), Dropout(c.dropout)
         self.encoder = stack_layers(c, slots.Sinusoid().build(c.width, c.heads, causal=False))
 
     def encode(self, inputs: Inputs) -> Encoded:

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from ..metrics.text import signature
 from ..metrics.tokenization import choose_tokenization
 
 if TYPE_CHECKING:
+    from ..data.source import Source
     from ..tasks.predictor import AnyPredictor
     from ..tasks.translate.task import TranslatePredictor
     from .convert import AnyExporter
@@ -117,7 +118,7 @@ def reference_texts(run: Run) -> list[list[str]]:
     from ..tasks.task import task_module
     from ..tasks.translate.evaluation import data_split
 
-    open_split = getattr(task_module(run.task), "data_split", data_split)
+    open_split: Callable[..., Source] = getattr(task_module(run.task), "data_split", data_split)
     try:
         examples = open_split(run, "valid")
         return [split_references(examples.text(index, 1)) for index in range(len(examples))]

@@ -12,7 +12,8 @@ from torch import nn
 
 from ..adapt.prune import prune_heads
 from ..config.data.base import DataFiles
-from ..config.run import Run, change_settings
+from ..config.data.texts import MaskData, SpanData
+from ..config.run import Run, RunType, change_settings
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.source import Source
 from ..data.sources.holdout import hold_out
@@ -104,7 +105,7 @@ class TrainingJob(ABC):
         return self.loader.align(epoch, index)
 
 
-def open_splits(run: Run, open_one: Callable[[Run, str], Source]) -> dict[str, Source]:
+def open_splits(run: RunType, open_one: Callable[[RunType, str], Source]) -> dict[str, Source]:
     """The splits that training reads: train, and valid if there is one."""
     splits = {"train": open_one(run, "train")}
     splits["train"].require_nonempty("data.train")
@@ -155,7 +156,7 @@ def describe_labels(counts: Mapping[str, int]) -> str:
     return f"labels: {', '.join(frequent)}{remainder}"
 
 
-def open_lines(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def open_lines(run: Run[MaskData | SpanData], split: str, files: DataFiles | None = None) -> Source:
     """A split for tasks that read lines of text; the embedded data are phrases."""
     data = run.data
     embedded = lambda: make_phrases(data.locales, data.examples, seed=1)[split]  # noqa: E731
@@ -205,7 +206,7 @@ def max_vocab(run: Run) -> int:
     return size
 
 
-def with_model_settings(run: Run, **settings: object) -> Run:
+def with_model_settings(run: RunType, **settings: object) -> RunType:
     """The run with other settings of its model, validated; settings that its family lacks are refused."""
     for key in settings:
         if key not in type(run.model).model_fields:
@@ -216,12 +217,12 @@ def with_model_settings(run: Run, **settings: object) -> Run:
     return change_settings(run, {"model": settings}, only=("model",))
 
 
-def with_head(run: Run, head: str) -> Run:
+def with_head(run: RunType, head: str) -> RunType:
     """The run with the model head of this task, if its family has several heads."""
     return with_model_settings(run, head=head) if "head" in type(run.model).model_fields else run
 
 
-def with_inputs(run: Run, modalities: Collection[str]) -> Run:
+def with_inputs(run: RunType, modalities: Collection[str]) -> RunType:
     """The run whose model reads only these modalities, if its family can read several."""
     selectable = "inputs" in type(run.model).model_fields
     return with_model_settings(run, inputs=sorted(modalities)) if selectable else run

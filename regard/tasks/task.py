@@ -11,7 +11,7 @@ from torch import nn
 from ..adapt.prune import prune_heads
 from ..config.merge import one_of
 from ..config.registry import FAMILIES, TASKS, load_module
-from ..config.run import Run
+from ..config.run import AnyRun, Run
 from ..config.task_settings import Metric, task_settings
 from ..errors import UserError
 from ..families import family
@@ -34,7 +34,7 @@ class Task:
     reads: frozenset[TensorKind]
     writes: Output
     alternatives: frozenset[Output] = frozenset()  # other outputs that it can use
-    extend: Callable[[nn.Module, Run], nn.Module] = family_alone  # what it adds to the model of a family
+    extend: Callable[[nn.Module, AnyRun], nn.Module] = family_alone  # what it adds to the model of a family
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -16,7 +16,7 @@ from benchmarks import bench, speech, speech_data
 from benchmarks.__main__ import main
 from regard.cli.runner import run_app
 from regard.config.data.sound import SoundData
-from regard.data.sources.sounds import transcribed_sounds
+from regard.data.sources.sounds import TRANSCRIBED_SOUNDS
 from regard.errors import UserError
 
 
@@ -109,7 +109,7 @@ def test_spoken_digits(archive: bool, digits: Path, tmp_path: Path) -> None:
     without, only = (read(tmp_path / "out" / f"{name}-theo.tsv") for name in ("without", "only"))
     assert len(without) == 10 and len(only) == 6 and all("_theo_" in path for path, _ in only)
     assert not any("_theo_" in path for path, _ in without) and len(read(tmp_path / "out/without-theo-valid.tsv")) == 10
-    assert len(transcribed_sounds([[str(tmp_path / "out" / "train.tsv")]], SoundData())) == 12
+    assert len(TRANSCRIBED_SOUNDS.open([[str(tmp_path / "out" / "train.tsv")]], SoundData())) == 12
 
 
 @pytest.mark.parametrize("by", ["speakers", "takes"])

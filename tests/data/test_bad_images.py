@@ -18,7 +18,7 @@ from PIL import Image
 from regard.config.data.images import ImageData
 from regard.data.files.trees import FolderTree
 from regard.data.sources.data_files import as_data_files
-from regard.data.sources.images import labeled_images, open_images
+from regard.data.sources.images import LABELED_IMAGES
 from regard.errors import UserError
 from regard.processors.image import read as read_image
 from regard.processors.image.processor import ImageProcessor
@@ -211,7 +211,7 @@ def make(folder: Path, *names: str) -> Path:
 
 
 def read(place: object, **data: Any) -> Any:
-    return labeled_images(((str(place),),), ImageData(**data))
+    return LABELED_IMAGES.open(((str(place),),), ImageData(**data))
 
 
 def labels(examples: Any) -> list[str]:
@@ -251,7 +251,7 @@ def test_folders_that_cannot_be_read_as_classes(tmp_path: Path) -> None:
         collect_labels(read(tmp_path / "single"), "give a folder for each class")
     assert collect_labels(read(make(tmp_path / "few", "a/1.png", "b/2.png")), "x").counts == {"a": 1, "b": 1}
     with pytest.raises(UserError, match="images and labels are in one place, but 2 were given"):
-        labeled_images(((str(tmp_path / "few"),), (str(tmp_path / "single"),)), ImageData())
+        LABELED_IMAGES.open(((str(tmp_path / "few"),), (str(tmp_path / "single"),)), ImageData())
 
 
 def test_unreadable_images_stop_or_are_counted(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_tables_name_file_and_line(tmp_path: Path) -> None:
         read(table)
     table.write_text("label,file\nx,a.png\ny,b.png\n")
     before = read(table).fingerprint()
-    assert [name for name, _ in open_images(str(table), ImageData())] == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]  # fmt: skip
+    assert [name for name, _ in LABELED_IMAGES.items(str(table), ImageData())] == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]  # fmt: skip
     make(tmp_path, "a.png", "other.png")
     (tmp_path / "a.png").write_bytes(encoded(Image.new("RGB", (40, 40))))
     assert read(table).fingerprint() != before  # another file of this name
@@ -305,12 +305,12 @@ def test_several_places_are_one(tmp_path: Path) -> None:
     make(tmp_path, "one/a/1.png", "one/b/2.png", "two/a/3.png", "two/c/4.png")
     (tmp_path / "two" / "c" / "x.txt").write_text("")
     places = (str(tmp_path / "one"), str(tmp_path / "two"))
-    examples = labeled_images((places,), ImageData())
+    examples = LABELED_IMAGES.open((places,), ImageData())
     assert labels(examples) == ["a", "b", "a", "c"] and [examples.text(i, 1) for i in (0, 3)] == ["a", "c"]
     assert [pixels(examples[i][0])[0, 0, 0] for i in range(4)] == [0, 1, 2, 3] and examples.location(2).endswith(
         "3.png"
     )
-    assert examples.fingerprint() != labeled_images((places[::-1],), ImageData()).fingerprint()
+    assert examples.fingerprint() != LABELED_IMAGES.open((places[::-1],), ImageData()).fingerprint()
     assert examples.report() == [f"{places[1]}: 1 files are no images and were left out, such as c/x.txt"]
 
 
@@ -368,11 +368,13 @@ def test_images_in_any_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, data in containers(tmp_path).items():
         sides = as_data_files(data, "data.train")
-        examples = labeled_images(sides, ImageData())
+        examples = LABELED_IMAGES.open(sides, ImageData())
         assert labels(examples) == ["cat", "dog", "cat", "dog"], name
         assert [pixels(image)[0, 0, 0] for image, _ in examples] == [0, 10, 20, 30], name
-        again = labeled_images(sides, ImageData())
-        other = labeled_images(as_data_files(data[1:], "data.train") if isinstance(data, list) else sides, ImageData())
+        again = LABELED_IMAGES.open(sides, ImageData())
+        other = LABELED_IMAGES.open(
+            as_data_files(data[1:], "data.train") if isinstance(data, list) else sides, ImageData()
+        )
         assert examples.fingerprint() == again.fingerprint(), name
         assert not isinstance(data, list) or other.fingerprint() != again.fingerprint(), name
 
@@ -386,8 +388,8 @@ def test_mistakes_in_memory_name_the_record() -> None:
     ):
         data = as_data_files([(ARRAYS[0], "a"), (second, "b")], "data.train")
         with pytest.raises(UserError, match=words):
-            labeled_images(data, ImageData())
-        kept = labeled_images(data, ImageData(invalid="skip"))
+            LABELED_IMAGES.open(data, ImageData())
+        kept = LABELED_IMAGES.open(data, ImageData(invalid="skip"))
         assert labels(kept) == ["a"]
 
 
@@ -411,7 +413,7 @@ def test_trees_that_cannot_be_read(tmp_path: Path) -> None:
         FolderTree(tmp_path / "gone")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty has no images; expected files such as \.png or \.jpg"):
-        open_images(str(tmp_path / "empty"), ImageData())
+        LABELED_IMAGES.items(str(tmp_path / "empty"), ImageData())
 
 
 def test_no_pillow_and_no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:

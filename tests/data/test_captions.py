@@ -14,7 +14,7 @@ from PIL import Image
 import regard
 from regard.config.data.images import CaptionData
 from regard.data.files.in_memory import InMemory
-from regard.data.sources.captions import CaptionPairs, captioned_images, open_captioned
+from regard.data.sources.captions import CAPTIONED_IMAGES, CaptionPairs
 from regard.errors import UserError
 from regard.processors.image.read import open_image
 from regard.synthetic.captions import (
@@ -117,7 +117,7 @@ def write_images(folder: Path, *names: str) -> Path:
 
 
 def read(*places: object, **settings: Any) -> Any:
-    return captioned_images(
+    return CAPTIONED_IMAGES.open(
         [[each if isinstance(each, InMemory) else str(each)] for each in places], CaptionData(**settings)
     )
 
@@ -162,10 +162,12 @@ def test_tables_group_the_captions_of_an_image(tmp_path: Path) -> None:
         and pairs.fingerprint() == one.fingerprint()
         and len(pairs.report()) == 2
     )
-    assert [name for name, _ in open_captioned(str(images / "captions.tsv"), CaptionData())][0] == str(images / "a.png")
+    assert [name for name, _ in CAPTIONED_IMAGES.items(str(images / "captions.tsv"), CaptionData())][0] == str(
+        images / "a.png"
+    )
     assert (
         len(read(images / "captions.tsv"))
-        == len(captioned_images([[str(images / "captions.tsv")] * 2], CaptionData())) / 2
+        == len(CAPTIONED_IMAGES.open([[str(images / "captions.tsv")] * 2], CaptionData())) / 2
     )
 
 

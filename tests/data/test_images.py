@@ -20,7 +20,7 @@ from regard.data.datasets.mixed_images import MixedImages, mix
 from regard.data.loading.loader import Loader
 from regard.data.rng import ExampleRng
 from regard.data.sources.data_files import as_data_files
-from regard.data.sources.images import InMemoryImages, labeled_images, read_idx
+from regard.data.sources.images import LABELED_IMAGES, InMemoryImages, read_idx
 from regard.errors import UserError
 from regard.parts.media.patches import PatchEmbedding
 from regard.processors.image.augment import NAMES, OPERATIONS, erase, rand_augment, resize
@@ -72,7 +72,7 @@ WANTED = [(value + number, label) for label, value in KINDS.items() for number i
 
 
 def read(*sides: object, **data: Any) -> Any:
-    return labeled_images(tuple((str(side),) for side in sides), ImageData(**data))
+    return LABELED_IMAGES.open(tuple((str(side),) for side in sides), ImageData(**data))
 
 
 @pytest.mark.parametrize("kind", ["folder", "a.zip", "a.tar", "a.tar.gz", "csv", "jsonl", "tsv"])
@@ -140,10 +140,10 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def test_images_in_memory(tmp_path: Path) -> None:
     rows = [(np.full((4, 4), 9, np.uint8), "x"), (Image.new("RGB", (4, 4)), "y")]
-    examples = labeled_images(as_data_files(rows, "data.train"), ImageData())
+    examples = LABELED_IMAGES.open(as_data_files(rows, "data.train"), ImageData())
     assert colors(examples) == [(9, "x"), (0, "y")] and len(examples.fingerprint()) == 32
     with pytest.raises(UserError, match="1 columns, expected at least 2"):
-        labeled_images(as_data_files([("a",)], "data.train"), ImageData())
+        LABELED_IMAGES.open(as_data_files([("a",)], "data.train"), ImageData())
 
 
 # --- augmentation ----------------------------------------------------------------------------------------------------

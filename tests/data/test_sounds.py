@@ -16,7 +16,7 @@ from regard.config.data.sound import SoundData
 from regard.data.sources import sounds
 from regard.data.sources.data_files import as_data_files
 from regard.data.sources.holdout import hold_out
-from regard.data.sources.sounds import open_sounds, transcribed_sounds
+from regard.data.sources.sounds import TRANSCRIBED_SOUNDS
 from regard.errors import UserError
 from regard.processors.base import FileBytes
 from regard.processors.sound.read import Samples, read_sound, sound_name
@@ -71,11 +71,11 @@ def pack(folder: Path, name: str) -> Path:
 
 
 def read(*places: object, **data: Any) -> Any:
-    return transcribed_sounds((tuple(map(str, places)),), SoundData(**data))
+    return TRANSCRIBED_SOUNDS.open((tuple(map(str, places)),), SoundData(**data))
 
 
 def read_memory(rows: Any, **data: Any) -> Any:
-    return transcribed_sounds(as_data_files(rows, "data.train"), SoundData(**data))
+    return TRANSCRIBED_SOUNDS.open(as_data_files(rows, "data.train"), SoundData(**data))
 
 
 def texts(examples: Any) -> list[str]:
@@ -106,7 +106,7 @@ def test_folders_and_archives(make: Any, kind: str, tmp_path: Path) -> None:
     assert examples.report() == ([] if known else ["1 transcripts left out because they have no recording"])
     assert examples.fingerprint() == read(place).fingerprint()
     assert ("speaker/1.flac" if known else "19-198-0001.flac") in examples.location(1)
-    names = [name for name, _ in open_sounds(str(place), SoundData())]
+    names = [name for name, _ in TRANSCRIBED_SOUNDS.items(str(place), SoundData())]
     assert names == [examples.location(index) for index in range(3)]
 
 
@@ -137,7 +137,7 @@ def test_tables(kind: str, tmp_path: Path) -> None:
     examples = read(table)
     check(examples)
     assert "list." in examples.location(1) and examples.fingerprint() == read(table).fingerprint()
-    named = list(open_sounds(str(table), SoundData()))
+    named = list(TRANSCRIBED_SOUNDS.items(str(table), SoundData()))
     assert [name for name, _ in named] == [str(tmp_path / path) for path, _ in rows]
     valid = hold_out(examples, 0.3, "valid")
     assert valid.seconds(0) == examples.seconds(texts(examples).index(valid.text(0, 1)))
@@ -217,7 +217,7 @@ def test_several_places_are_one(tmp_path: Path) -> None:
     assert [examples.seconds(index) for index in range(6)] == pytest.approx(SECONDS * 2)
     assert "b.zip" in examples.location(4) and examples.report()[0].startswith(str(tmp_path / "b.zip: 1 transcripts"))
     assert texts(read(tmp_path / "*.zip")) == texts(examples)
-    ((name, raw),) = open_sounds(str(tmp_path / "one/speaker/0.wav"), SoundData())
+    ((name, raw),) = TRANSCRIBED_SOUNDS.items(str(tmp_path / "one/speaker/0.wav"), SoundData())
     assert sound_name(raw) == name and len(read_sound(raw).samples) == len(WAVES[0])
 
 
@@ -355,9 +355,9 @@ def test_places_that_have_no_examples(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
             read(place)
     with pytest.raises(UserError, match="recordings and transcripts are in one place, but 2 were given, separated by"):
-        transcribed_sounds((("a",), ("b",)), SoundData())
+        TRANSCRIBED_SOUNDS.open((("a",), ("b",)), SoundData())
     with pytest.raises(UserError, match="empty has no recordings"):
-        open_sounds(str(tmp_path / "empty"), SoundData())
+        TRANSCRIBED_SOUNDS.items(str(tmp_path / "empty"), SoundData())
     with pytest.raises(UserError, match=r"the columns are name, words, and none of them is known to be the path"):
         read(write(tmp_path / "odd.jsonl", '{"name": "a.wav", "words": "b"}\n'))
 

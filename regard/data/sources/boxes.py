@@ -17,7 +17,7 @@ from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
 from ..source import Source
-from .images import SKIP_HINT, is_image_name
+from .images import IMAGE
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -101,7 +101,7 @@ class BoxSource(BoxData):
                 self.counts["unreadable"] += 1
                 self.problem = self.problem or problem
             else:
-                raise UserError(f"{problem}, {SKIP_HINT}")
+                raise UserError(f"{problem}, {IMAGE.skip_hint}")
         self.counts["examples"] = len(self.images)
         names = Counter(label for objects in self.objects for label in objects.trained.labels)
         ids = {label: number for label, number in (categories or {}).items() if label in names}
@@ -243,7 +243,7 @@ class ImageFiles:
 
     def __init__(self, tree: FileTree, skip: bool = False) -> None:
         self.tree, self.skip, self.missing = tree, skip, 0
-        self.images = {name for name in tree.names if is_image_name(name)}
+        self.images = {name for name in tree.names if IMAGE.is_name(name)}
         self._by_base: dict[str, list[str]] = {}
         for name in self.images:
             self._by_base.setdefault(PurePosixPath(name).name, []).append(name)

@@ -4,32 +4,30 @@ An example has one image and all its captions, with tabs between them; `CaptionP
 Every image is checked when the data are opened, as for the other tasks that read images.
 """
 
-import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ...config.data.images import CaptionData, NamedImages
-from ...errors import UserError
-from ...processors.image.read import RawImage, image_problem
-from ..files.in_memory import InMemory
-from ..files.line_index import BLANK
-from ..files.open import missing_file, plain_suffix, text_error
-from ..files.trees import open_tree
-from ..source import Source, Subset, concatenate
-from ..tables.cells import MediaValue, text_value
-from ..tables.columns import Role
-from ..tables.open import SUFFIXES, column_rule, is_json_array, open_table
+from ...config.data.base import TableData
+from ...config.data.images import NamedImages
+from ...processors.image.read import RawImage
+from ..files.open import plain_suffix
+from ..files.trees import FileTree, open_tree
+from ..source import Source, Subset
+from ..tables.cells import MediaValue, label_value, text_value
+from ..tables.columns import LABEL_NAMES, TEXT_NAMES, Role
+from ..tables.open import is_json_array
 from ..tables.records import TableSource
 from .annotations import coco_captions
 from .boxes import ImageFiles, StoredImage
-from .images import PATH, SKIP_HINT, is_image_name
-from .media import RECORD, MediaSource, is_tree, open_files, readable
+from .images import IMAGE, LABELED_IMAGES, LabeledImages
+from .media import RECORD, MediaSource, is_table, is_tree
+from .pairings import TextPairing
 from .pairs import split_references
 
 CAPTION_NAMES = ("text", "sentence", "sentences", "description", "raw", "answer")
@@ -45,47 +43,55 @@ def caption_value(cell: object, names: Sequence[str] = ()) -> str:
 CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
 
 
-def captioned_images(data_files: Sequence[Sequence[str]], data: CaptionData | NamedImages) -> Source:
-    """The examples in these files: a table, a folder or an archive; or images and their captions, after a comma."""
-    if len(data_files) == 1:
-        return concatenate([_open(pattern, data) for pattern in data_files[0]])
-    if len(data_files) > 2 or not all(len(group) == 1 for group in data_files):
-        raise UserError(
-            f"images with captions are {len(data_files)} places here; expected one table, or two places, separated by "
-            "a comma: the images and their captions, such as data.train=images/,captions.tsv"
-        )
-    (images,), (captions,) = data_files
-    files = ImageFiles(open_tree(Path(images).expanduser()), data.invalid == "skip")
-    if plain_suffix(captions) == ".json" and Path(captions).is_file() and not is_json_array(Path(captions)):
-        return CaptionedImages(captions, _coco(Path(captions), files, data), data.invalid, files)
-    table = _open_table(captions, data)
-    return CaptionedImages(table.name, _records(table, files), data.invalid, files, table)
+class Captions(TextPairing[TableData]):
+    """Images with their captions. Both may be in two places, after a comma."""
 
-
-def open_captioned(name: str, data: CaptionData | NamedImages) -> Iterator[tuple[str, RawImage]]:
-    """The images in a file, a folder, an archive or a table of paths, each with its name."""
-    return open_files(name, is_image_name, _no_images, column_rule(data, (PATH, CAPTION), 1), data.invalid)
-
-
-def _no_images(name: str) -> UserError:
-    return UserError(f"{name} has no images; expected files such as .png or .jpg")
-
-
-def _open(pattern: str, data: CaptionData | NamedImages) -> Source:
-    path = Path(pattern).expanduser()
-    if is_tree(pattern):
-        files = ImageFiles(open_tree(path))
-        return CaptionedImages(pattern, _texts_beside(files, data), data.invalid, files)
-    if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
-        table = _open_table(pattern, data)
-        return CaptionedImages(table.name, _records(table), data.invalid, table=table)
-    if not path.exists() and not glob.glob(str(path), recursive=True):
-        raise missing_file(pattern)
-    what = "is an image without its caption" if is_image_name(pattern) else "is no table, folder or archive"
-    raise UserError(
-        f"{pattern} {what}; give a table with the columns path and caption, a folder with a .txt file beside each "
-        "image, or images and captions, such as data.train=images/,captions.tsv"
+    target = CAPTION
+    noun, write = "caption", "write what the image shows"
+    other_place = "name a table after it: data.train={},captions.tsv"
+    several = (
+        "images with captions are {} places here; expected one table, or two places, separated by a comma: the images "
+        "and their captions, such as data.train=images/,captions.tsv"
     )
+    expected = (
+        "a table with the columns path and caption, a folder with a .txt file beside each image, or images and "
+        "captions, such as data.train=images/,captions.tsv"
+    )
+
+    def convert(self, content: str) -> str:
+        return caption_value(content.splitlines())
+
+    def open(self, files: Sequence[Sequence[str]], data: TableData) -> Source:
+        if len(files) != 2 or not all(len(group) == 1 for group in files):
+            return super().open(files, data)
+        (place,), (captions,) = files
+        images = ImageFiles(open_tree(Path(place).expanduser()), data.invalid == "skip")
+        if plain_suffix(captions) == ".json" and Path(captions).is_file() and not is_json_array(Path(captions)):
+            return CaptionedImages(captions, self._coco(Path(captions), images, data), data, images)
+        table = TableSource(self.table(captions, data))
+        return CaptionedImages(table.name, _records(table, images), data, images, table)
+
+    def open_tree(self, tree: FileTree, data: TableData) -> Source:
+        pairs, _ = self.texts_beside(tree, data.invalid)
+        records = (CaptionRecord(name, StoredImage(tree, name), text, tree.location(name)) for name, text in pairs)
+        return CaptionedImages(str(tree.path), records, data, ImageFiles(tree))
+
+    def open_table(self, pattern: str, data: TableData) -> Source:
+        table = TableSource(self.table(pattern, data))
+        return CaptionedImages(table.name, _records(table), data, table=table)
+
+    def _coco(self, path: Path, files: ImageFiles, data: TableData) -> Iterator["CaptionRecord"]:
+        for place, name, captions in coco_captions(path):
+            stored = files.find(name, place) if captions else None
+            for where, text in captions:
+                caption = caption_value(text)
+                if not caption and data.invalid != "skip":
+                    raise self.empty(where)
+                if stored is not None and caption:
+                    yield CaptionRecord(stored.name, stored, caption, place)
+
+
+CAPTIONED_IMAGES = Captions(IMAGE)
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -116,15 +122,6 @@ class CaptionRecord(NamedTuple):
     place: str
 
 
-def _open_table(pattern: str, data: CaptionData | NamedImages) -> TableSource:
-    table = open_table([pattern], column_rule(data, (PATH, CAPTION)), data.format, data.invalid)
-    for row in np.flatnonzero(table.statuses() == BLANK).tolist():
-        image, caption = table.item(row)
-        if not caption and (not isinstance(image, str) or image.strip()) and data.invalid != "skip":
-            raise _no_caption(table.location(row))
-    return TableSource(table)
-
-
 def _records(examples: TableSource, files: ImageFiles | None = None) -> Iterator[CaptionRecord]:
     """The records of a table. Paths are relative to its folder, or to `files`."""
     for index in range(len(examples)):
@@ -138,46 +135,6 @@ def _records(examples: TableSource, files: ImageFiles | None = None) -> Iterator
             yield CaptionRecord(stored.name, stored, captions, place)
 
 
-def _coco(path: Path, files: ImageFiles, data: CaptionData | NamedImages) -> Iterator[CaptionRecord]:
-    for place, name, captions in coco_captions(path):
-        stored = files.find(name, place) if captions else None
-        for where, text in captions:
-            caption = caption_value(text)
-            if not caption and data.invalid != "skip":
-                raise _no_caption(where)
-            if stored is not None and caption:
-                yield CaptionRecord(stored.name, stored, caption, place)
-
-
-def _texts_beside(files: ImageFiles, data: CaptionData | NamedImages) -> Iterator[CaptionRecord]:
-    """The captions in .txt files beside the images, one on each line."""
-    tree, beside = files.tree, {*files.tree.names}
-    if not files.images:
-        raise _no_images(str(tree.path))
-    texts = {name: f"{os.path.splitext(name)[0]}.txt" for name in sorted(files.images)}
-    if not any(text in beside for text in texts.values()):
-        raise UserError(
-            f"{tree.path} has {len(texts):,} images and no captions; put a .txt file beside each, such as "
-            f"{min(texts.values())}, or name a table after it: data.train={tree.path},captions.tsv"
-        )
-    for name, text in texts.items():
-        if text not in beside:
-            continue
-        content = tree.read(text)
-        problem = text_error(content)
-        if problem and data.invalid != "skip":
-            raise UserError(f"{tree.location(text)}: {problem}; convert the file, for instance with iconv, {SKIP_HINT}")
-        captions = "" if problem else caption_value(content.decode("utf-8-sig").splitlines())
-        if captions:
-            yield CaptionRecord(name, StoredImage(tree, name), captions, tree.location(name))
-        elif data.invalid != "skip":
-            raise _no_caption(tree.location(text))
-
-
-def _no_caption(place: str) -> UserError:
-    return UserError(f"{place}: the caption is empty; write what the image shows, {SKIP_HINT}")
-
-
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
@@ -189,8 +146,8 @@ class CaptionedImages(MediaSource):
     def __init__(
         self,
         name: str,
-        records: Iterator[CaptionRecord],
-        invalid: str,
+        records: Iterable[CaptionRecord],
+        data: TableData,
         files: ImageFiles | None = None,
         table: TableSource | None = None,
     ) -> None:
@@ -198,14 +155,12 @@ class CaptionedImages(MediaSource):
         groups: dict[object, list[CaptionRecord]] = {}
         for record in records:
             groups.setdefault(record.key, []).append(record)
-        all_groups = list(groups.values())
-        problems = (_problem(group[0], invalid == "skip") for group in all_groups)
-        usable, self.problem = readable(problems, invalid, SKIP_HINT)
-        self.groups: list[list[CaptionRecord]] = [all_groups[number] for number in usable.tolist()]
+        whole = list(groups.values())
         self.counts, self.facts = ({}, []) if table is None else (dict(table.counts), table.table.facts())
-        self.counts |= {"examples": len(self.groups), "unreadable": len(all_groups) - len(usable)}
+        usable = self.select((_inspect(group[0], data) for group in whole), data.invalid, IMAGE.skip_hint)
+        self.groups: list[list[CaptionRecord]] = [whole[number] for number in usable.tolist()]
         if files is not None:
-            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(all_groups)}
+            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(whole)}
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -253,12 +208,12 @@ def _content(image: StoredImage | CellImage | Path) -> RawImage:
     return content
 
 
-def _problem(record: CaptionRecord, decode: bool) -> str:
+def _inspect(record: CaptionRecord, data: TableData) -> tuple[str, float]:
     """Why an image cannot be read, with the place of its caption; "" if it can."""
     if isinstance(record.image, Path) and not record.image.is_file():
-        return f"{record.place}: there is no image {record.image}; correct the path or the line"
-    problem = image_problem(_content(record.image), decode)
-    return f"{record.place}: {problem}" if problem else ""
+        return f"{record.place}: there is no image {record.image}; correct the path or the line", 0.0
+    problem, seconds = IMAGE.inspect(_content(record.image), data)
+    return f"{record.place}: {problem}" if problem else "", seconds
 
 
 class CaptionPairs(Subset):
@@ -288,3 +243,41 @@ class CaptionPairs(Subset):
 
     def fingerprint(self) -> str:
         return self.examples.fingerprint()
+
+
+# --- images with texts of any kind -----------------------------------------------------------------------------------
+
+
+def named_text(cell: object, names: Sequence[str] = ()) -> str:
+    """A text on one line; with data.names, a number is the index of one."""
+    return " ".join(label_value(cell, names).split())
+
+
+TEXTS = ("text", "caption", "captions", "title", "alt", "alt_text", "description", *TEXT_NAMES)
+
+
+class ImageTexts(LabeledImages):
+    """Pairs of an image and its text, which is a caption or the name of a class."""
+
+    several = (
+        "images and texts are {} places here, separated by commas; give a table with the columns path and text, a "
+        "folder with one folder for each class, images and a table of captions, or two IDX files"
+    )
+
+    def open(self, files: Sequence[Sequence[str]], data: NamedImages) -> Source:
+        folders = [is_tree(name) for group in files for name in group]
+        captioned = len(files) == 2 and any(folders)
+        if captioned or len(files) == 1 and all(folders) and all(_has_captions(name) for name in files[0]):
+            return CaptionPairs(CAPTIONED_IMAGES.open(files, data))
+        if len(files) == 1 and not all(is_table(name, data) and not is_tree(name) for name in files[0]):
+            return LABELED_IMAGES.open(files, data)
+        return super().open(files, data)
+
+
+def _has_captions(name: str) -> bool:
+    """True if a folder or archive has a text file beside an image."""
+    names = open_tree(Path(name).expanduser()).names
+    return any(f"{os.path.splitext(path)[0]}.txt" in {*names} for path in names[:1000] if IMAGE.is_name(path))
+
+
+IMAGE_TEXTS = ImageTexts(IMAGE, Role("text", "text", (TEXTS, ("label",), LABEL_NAMES), named_text))

@@ -4,32 +4,28 @@ Opening the data checks every image: the first and last bytes of a PNG or JPEG f
 data.invalid=skip, it decodes every image and leaves out those that fail.
 """
 
-import glob
 import gzip
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from ...config.data.base import Data
 from ...config.data.images import NamedImages
 from ...errors import UserError
 from ...processors.image.read import RawImage, image_problem
-from ..files.in_memory import InMemory
-from ..files.open import matching_files, missing_file, open_decompressed, plain_suffix
-from ..files.trees import FileTree, open_tree
-from ..source import InMemorySource, Source, concatenate
-from ..tables.cells import label_value, text_value
-from ..tables.columns import LABEL, MediaValue, Role
-from ..tables.open import SUFFIXES, column_rule, open_table
-from .media import FileTable, TreeSource, array_digest, file_cell, is_tree, open_files, readable
+from ..files.open import matching_files, open_decompressed
+from ..source import InMemorySource, Source
+from ..tables.cells import text_value
+from ..tables.columns import MediaValue, Role
+from .media import Medium, array_digest, file_cell
+from .pairings import LabeledMedia, read_label
 
-SKIP_HINT = "or set data.invalid=skip to leave such images out"
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
 OTHER = {".heic", ".heif", ".svg", ".psd", ".eps"}  # images that are refused, not ignored as other files are
-SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_NAMES = ("image", "img", "file", "file_name", "filename", "image_path", "file_path", "filepath")
 
 
@@ -41,125 +37,39 @@ def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
     return text_value(cell)
 
 
-PATH = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
+class ImageMedium(Medium[Data]):
+    """Images."""
+
+    noun, examples = "image", ".png or .jpg"
+    column = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
+
+    def is_name(self, name: str) -> bool:
+        return PurePosixPath(name).suffix.lower() in READ | OTHER
+
+    def inspect(self, raw: RawImage, data: Data) -> tuple[str, float]:
+        return image_problem(raw, data.invalid == "skip"), 0.0
 
 
-def labeled_images(files: Sequence[Sequence[str]], data: NamedImages) -> Source:
-    """The examples in these files, each an image and its label."""
-    if len(files) == 2 and not any(Path(name).is_dir() for group in files for name in group):
-        return idx_examples(files[0], files[1], data)
-    if len(files) != 1:
-        raise UserError(
-            f"images and labels are in one place, but {len(files)} were given, separated by commas; two are IDX "
-            "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
-        )
-    return concatenate([_open(pattern, data) for pattern in files[0]])
+class LabeledImages(LabeledMedia[NamedImages]):
+    """Images with a label each."""
 
-
-def open_images(name: str, data: NamedImages) -> Iterator[tuple[str, RawImage]]:
-    """The images in a file, a folder, an archive or a table of paths, each with its name."""
-    return open_files(name, is_image_name, _no_images, column_rule(data, (PATH, LABEL), 1), data.invalid)
-
-
-def is_image_name(name: str) -> bool:
-    """True if the suffix is that of an image."""
-    return PurePosixPath(name).suffix.lower() in READ | OTHER
-
-
-def _no_images(name: str) -> UserError:
-    return UserError(f"{name} has no images; expected files such as .png or .jpg, in a folder for each class")
-
-
-def _open(pattern: str, data: NamedImages) -> Source:
-    path = Path(pattern).expanduser()
-    if is_tree(pattern):
-        return TreeImages(open_tree(path), data)
-    if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
-        table = TableImages(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
-        table.check(data.invalid)
-        return table
-    if not path.exists() and not glob.glob(str(path), recursive=True):
-        raise missing_file(pattern)
-    raise UserError(
-        f"{pattern} is neither a folder, an archive nor a table; give a folder with one folder per class, a table with "
-        "the columns path and label, or two IDX files"
+    several = (
+        "images and labels are in one place, but {} were given, separated by commas; two are IDX files, as in "
+        "data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
     )
+    expected = "a folder with one folder per class, a table with the columns path and label, or two IDX files"
+
+    def label_names(self, data: NamedImages) -> Sequence[str]:
+        return data.names
+
+    def open(self, files: Sequence[Sequence[str]], data: NamedImages) -> Source:
+        if len(files) == 2 and not any(Path(name).is_dir() for group in files for name in group):
+            return idx_examples(files[0], files[1], data)
+        return super().open(files, data)
 
 
-class TreeImages(TreeSource):
-    """A folder or archive with one folder per class."""
-
-    noun = "image"
-
-    def __init__(self, tree: FileTree, data: NamedImages) -> None:
-        self.tree, self.name = tree, str(tree.path)
-        images = [name for name in tree.names if is_image_name(name)]
-        if not images:
-            raise _no_images(self.name)
-        self.top = _common_folder(images)
-        classes = [PurePosixPath(name).relative_to(self.top).parts for name in images]
-        self._check_folders(images, classes)
-        problems = (image_problem(tree.content(name), data.invalid == "skip") for name in images)
-        usable, self.problem = readable(problems, data.invalid, SKIP_HINT)
-        self.files = [(images[number], _label(classes[number][0], data, self.name)) for number in usable.tolist()]
-        self.other = [name for name in tree.names if not is_image_name(name)]
-        self.counts = {"examples": len(self.files), "unreadable": len(images) - len(usable)}
-
-    def _check_folders(self, images: Sequence[str], classes: Sequence[tuple[str, ...]]) -> None:
-        for name, parts in zip(images, classes, strict=True):
-            if len(parts) < 2:
-                raise UserError(
-                    f"{self.tree.location(name)} is in no folder of a class; put the images of each class into a "
-                    "folder of its own, or give a table with the columns path and label"
-                )
-        labels = sorted({parts[0] for parts in classes})
-        if {label.lower() for label in labels} <= SPLITS and any(len(parts) > 2 for parts in classes):
-            first = min(labels, key=lambda label: not label.lower().startswith("train"))
-            raise UserError(
-                f"{self.name} has the folders {', '.join(labels)}, which look like splits and not like classes; give "
-                f"one for each split, such as data.train={self.name}/{self.top / first}"
-            )
-
-    def report(self) -> list[str]:
-        labels, facts = {PurePosixPath(name).relative_to(self.top).parts[0] for name, _ in self.files}, []
-        folders = [PurePosixPath(name) for name in self.tree.folders]
-        empty = sorted(folder.name for folder in folders if folder.parent == self.top and folder.name not in labels)
-        if empty:
-            facts.append(f"no images in {', '.join(empty)}, so no class of this name")
-        if self.other:
-            facts.append(f"{len(self.other):,} files are no images and were left out, such as {self.other[0]}")
-        return facts + super().report()
-
-
-def _label(name: str, data: NamedImages, place: str) -> str:
-    """The label of a folder or a number; with data.names, a number is the index of one."""
-    try:
-        return label_value(name, data.names)
-    except ValueError as error:
-        raise UserError(f"{place} has the label {error}; give a name for each, or leave data.names out") from error
-
-
-def _common_folder(names: Sequence[str]) -> PurePosixPath:
-    """The folder that contains the class folders: an archive often has one folder around them."""
-    parents = [PurePosixPath(name).parent.parts for name in names]
-    top: list[str] = []
-    while parents and len({parts[: len(top) + 1] for parts in parents}) == 1 and len(parents[0]) > len(top) + 1:
-        top.append(parents[0][len(top)])
-    return PurePosixPath(*top)
-
-
-class TableImages(FileTable):
-    """Images and labels in a table."""
-
-    noun = "image"
-
-    def check(self, invalid: str) -> None:
-        """Leave out images that cannot be read, or raise an error."""
-        whole, decode = len(self), invalid == "skip"
-        problems = (self.file_problem(index, lambda raw: image_problem(raw, decode)) for index in range(whole))
-        usable, self.problem = readable(problems, invalid, SKIP_HINT)
-        self.keep(usable)
-        self.counts["unreadable"] = whole - len(usable)
+IMAGE = ImageMedium()
+LABELED_IMAGES = LabeledImages(IMAGE)
 
 
 class InMemoryImages(InMemorySource):
@@ -184,7 +94,7 @@ def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: N
             f"{image_files[0]} has shape {images.shape} and {label_files[0]} {numbers.shape}; expected images (count, "
             "height, width) and as many labels (count)"
         )
-    labels = {number: _label(str(number), data, label_files[0]) for number in np.unique(numbers).tolist()}
+    labels = {number: read_label(str(number), data.names, label_files[0]) for number in np.unique(numbers).tolist()}
     pairs = [(image, labels[number]) for image, number in zip(images, numbers.tolist(), strict=True)]
     return InMemoryImages(image_files[0], pairs)
 

@@ -1,7 +1,7 @@
 """Manifests: every line is a JSON object with a text, an image or a recording, its target, and perhaps its task."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 from ...config.data.mixed import MultitaskData
 from ...errors import UserError
 from ...files import JsonObject
-from ...processors.image.read import image_problem
 from ..files.in_memory import InMemory
 from ..files.line_index import BLANK, INVALID, VALID
 from ..files.lines import TextLines
@@ -18,12 +17,13 @@ from ..files.open import plain_suffix
 from ..source import Source, concatenate
 from ..tables.columns import MediaValue
 from ..tables.records import check_encodable, parse_object
-from .images import image_value, is_image_name
-from .media import RawValue, readable
-from .sounds import inspect_sound, is_sound_name, sound_value
+from .images import IMAGE as IMAGES
+from .media import MediaSource, Medium, RawValue
+from .sounds import SOUND as SOUNDS
 
 TEXT, IMAGE, AUDIO = "text", "image", "audio"
 MODALITIES = (TEXT, IMAGE, AUDIO)
+MEDIA: Mapping[str, Medium[MultitaskData]] = {IMAGE: IMAGES, AUDIO: SOUNDS}
 EXAMPLE = '{"image": "a.png", "target": "a red circle"}'
 SKIP_HINT = "or set data.invalid=skip to leave such lines out"
 SUFFIXES = (".jsonl", ".ndjson")
@@ -66,26 +66,24 @@ def parse_line(record: Mapping[str, object], required: bool = True) -> Line:
     return Line(SourceTag(modality, task.strip()), value, str(target).strip() if required else "")
 
 
-class ManifestSource(Source):
+class ManifestSource(MediaSource):
     """Items are (SourceTag, input, target). Paths are relative to the folder of the manifest."""
 
     def __init__(self, name: str, data: MultitaskData, whole: Sequence[int] | np.ndarray) -> None:
         """`whole` has the numbers of the valid lines."""
-        self.name, self.counts, self.problem = name, {"examples": len(whole)}, ""
-        self.rows = np.asarray(whole, np.int64)
+        self.name, self.counts, self.rows = name, {}, np.asarray(whole, np.int64)
         self._sizes = hashlib.blake2b(digest_size=16)  # of the files
-        checked = [self._check(int(row), data) for row in self.rows.tolist()]
-        usable, self.problem = readable((problem for problem, _, _ in checked), data.invalid, SKIP_HINT)
-        tags, lengths = [tag for _, tag, _ in checked], np.array([seconds for _, _, seconds in checked])
-        short = usable[lengths[usable] <= data.max_seconds] if len(usable) else usable
-        self.rows, self.lengths = self.rows[short], lengths[short] if len(short) else np.zeros(0)
-        self.tags: list[SourceTag] = [tags[number] for number in short.tolist()]
-        self.counts = {
-            "examples": len(short),
-            "unreadable": len(checked) - len(usable),
-            "long": len(usable) - len(short),
-        }
-        self.most_seconds = data.max_seconds
+        tags: list[SourceTag] = []
+
+        def inspected() -> Iterator[tuple[str, float]]:
+            for row in self.rows.tolist():
+                line = self.line(row)
+                tags.append(line.tag)
+                yield self._inspect(row, line, data)
+
+        usable = self.select(inspected(), data.invalid, SKIP_HINT, data.max_seconds)
+        self.rows = self.rows[usable]
+        self.tags: list[SourceTag] = [tags[number] for number in usable.tolist()]
 
     def line(self, row: int) -> Line:
         raise NotImplementedError
@@ -103,29 +101,28 @@ class ManifestSource(Source):
 
     def raw(self, row: int, line: Line) -> RawValue:
         """The input as its processor reads it."""
-        raw: RawValue = line.value
         if line.tag.modality == TEXT:
-            return raw
-        value = {IMAGE: image_value, AUDIO: sound_value}[line.tag.modality](raw)
-        if isinstance(value, MediaValue):
-            raw = value.value
-            return raw
-        return self.folder(row) / value
+            text: RawValue = line.value
+            return text
+        value = MEDIA[line.tag.modality].column.convert(line.value, ())
+        raw: RawValue = value.value if isinstance(value, MediaValue) else self.folder(row) / str(value)
+        return raw
 
-    def _check(self, row: int, data: MultitaskData) -> tuple[str, SourceTag, float]:
-        """The problem of a line's file or "", the tag of the line, and the length of a recording."""
-        line = self.line(row)
+    def _inspect(self, row: int, line: Line, data: MultitaskData) -> tuple[str, float]:
+        """The problem of a line's file or "", and the length of a recording."""
+        if (modality := line.tag.modality) == TEXT:
+            return "", 0.0
+        place = self.place(row)
         try:
             raw = self.raw(row, line)
         except ValueError as error:
-            return f"{self.place(row)}: no {line.tag.modality} but {error}; give the path of a file", line.tag, 0.0
+            return f"{place}: no {modality} but {error}; give the path of a file", 0.0
         if isinstance(raw, Path):
             if not raw.is_file():
-                where = f"{self.place(row)}: there is no {line.tag.modality} file {raw}"
-                return f"{where}; correct the path or the line", line.tag, 0.0
+                return f"{place}: there is no {modality} file {raw}; correct the path or the line", 0.0
             self._sizes.update(b"%d " % raw.stat().st_size)
-        problem, seconds = CHECKS[line.tag.modality](raw, data)
-        return f"{self.place(row)}: {problem}" if problem else "", line.tag, seconds
+        problem, seconds = MEDIA[modality].inspect(raw, data)
+        return f"{place}: {problem}" if problem else "", seconds
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -144,9 +141,6 @@ class ManifestSource(Source):
             return line.target
         return self.raw(row, line)
 
-    def seconds(self, index: int) -> float:
-        return float(self.lengths[index])
-
     def location(self, index: int) -> str:
         return self.place(int(self.rows[index]))
 
@@ -159,14 +153,7 @@ class ManifestSource(Source):
             facts.append(f"{count:,} files left out because they cannot be read; the first: {self.problem}")
         if count := self.counts["long"]:
             facts.append(f"{count:,} recordings left out because they are longer than {self.most_seconds:g} seconds")
-        return facts + super().report()
-
-
-CHECKS: Mapping[str, Callable[[Any, MultitaskData], tuple[str, float]]] = {
-    TEXT: lambda raw, data: ("", 0.0),
-    IMAGE: lambda raw, data: (image_problem(raw, data.invalid == "skip"), 0.0),
-    AUDIO: lambda raw, data: inspect_sound(raw, data),
-}
+        return facts + Source.report(self)
 
 
 class ManifestFile(ManifestSource):
@@ -248,12 +235,12 @@ def _check_line(file: int, line: int, text: str) -> int:
 
 def is_media_name(name: str) -> bool:
     """True if the suffix is that of an image or a recording."""
-    return is_image_name(name) or is_sound_name(name)
+    return modality_of_name(name) is not None
 
 
 def modality_of_name(name: str) -> str | None:
     """The modality of a file by its suffix; None: neither an image nor a recording."""
-    return IMAGE if is_image_name(name) else AUDIO if is_sound_name(name) else None
+    return next((modality for modality, medium in MEDIA.items() if medium.is_name(name)), None)
 
 
 def manifest_items(name: str) -> Iterator[tuple[str, JsonObject]]:

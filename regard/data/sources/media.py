@@ -1,50 +1,74 @@
-"""Shared by sources of images and of sounds: files in tables, joined sources, files that cannot be read."""
+"""Media and their targets: how files of a medium are found in tables, folders and archives, and which can be read.
 
+A `Medium` says how images, recordings or other files are named, read from cells and checked; a `Pairing` joins one with
+a kind of targets. Where media are (`MediaTable`, `MediaTree`) is written once for all of them.
+"""
+
+import glob
 import hashlib
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from ...config.data.base import Data, TableData
 from ...errors import UserError
 from ...processors.base import FileBytes
 from ...processors.image.read import RawImage
 from ...processors.sound.read import RawSound
 from ..files.in_memory import InMemory
-from ..files.open import plain_suffix
+from ..files.open import missing_file, plain_suffix
 from ..files.trees import FileTree, is_archive, open_tree
-from ..source import Source
-from ..tables.columns import ColumnRule, MediaValue
-from ..tables.open import SUFFIXES, open_table
+from ..source import Source, concatenate
+from ..tables.columns import MediaValue, Role
+from ..tables.open import SUFFIXES, column_rule, open_table
 from ..tables.records import Table, TableSource
 
 RawValue: TypeAlias = RawImage | RawSound  # of any modality; a text is a str
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
+D = TypeVar("D", bound=Data, contravariant=True)  # data.* that say which media are usable
+T = TypeVar("T", bound=TableData, contravariant=True)
+
+
+class Medium(ABC, Generic[D]):
+    """A kind of files, such as images."""
+
+    noun: ClassVar[str]  # for messages
+    examples: ClassVar[str]  # of file names, for messages
+    column: Role  # of a table: a path, or the content
+
+    @abstractmethod
+    def is_name(self, name: str) -> bool:
+        """True if the suffix is that of such a file."""
+
+    @abstractmethod
+    def inspect(self, raw: Any, data: D) -> tuple[str, float]:
+        """Why a file cannot be read, or "", and its seconds; with data.invalid=skip, everything is decoded."""
+
+    def longest(self, data: D) -> float:
+        """The most seconds of a file that is not left out."""
+        return math.inf
+
+    @property
+    def article(self) -> str:
+        return "an" if self.noun[0] in "aeiou" else "a"
+
+    @property
+    def skip_hint(self) -> str:
+        return f"or set data.invalid=skip to leave such {self.noun}s out"
+
+    def missing_in(self, name: str, where: str = "") -> UserError:
+        return UserError(f"{name} has no {self.noun}s; expected files such as {self.examples}{where}")
 
 
 def is_tree(name: str) -> bool:
     """True for a folder or an archive."""
     return not isinstance(name, InMemory) and (Path(name).expanduser().is_dir() or is_archive(name))
-
-
-def open_files(
-    name: str, is_media_name: Callable[[str], bool], none: Callable[[str], UserError], rule: ColumnRule, invalid: str
-) -> Iterator[tuple[str, Any]]:
-    """The media files in a folder, an archive or a table of paths, or the file itself, each with its name."""
-    path = Path(name).expanduser()
-    if is_tree(name):
-        tree = open_tree(path)
-        names = [file for file in tree.names if is_media_name(file)]
-        if not names:
-            raise none(name)
-        return ((tree.location(file), tree.content(file)) for file in names)
-    if plain_suffix(name) in SUFFIXES:
-        table = FileTable(open_table([name], rule, "auto", invalid))
-        return ((table.file_name(index), table[index][0]) for index in range(len(table)))
-    return iter([(name, path)])
 
 
 def readable(problems: Iterable[str], invalid: str, hint: str) -> tuple[np.ndarray, str]:
@@ -77,23 +101,67 @@ def array_digest(media: Any) -> str:
     return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
 
 
-class MediaSource(Source):
-    """Images or recordings, of which some may have been left out."""
+def text_digest(parts: Iterable[str]) -> str:
+    """A hash of texts."""
+    return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
-    noun: str  # "image" or "recording", for messages
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+class MediaSource(Source):
+    """Media with their targets, of which some may have been left out."""
+
+    noun: str  # of the medium, for messages
     problem = ""  # of the first file that was left out
+    lengths: np.ndarray | None = None  # in seconds
+    most_seconds = math.inf
+
+    def seconds(self, index: int) -> float:
+        return 0.0 if self.lengths is None else float(self.lengths[index])
+
+    def select(
+        self, inspected: Iterable[tuple[str, float]], invalid: str, hint: str, most: float = math.inf
+    ) -> np.ndarray:
+        """The numbers of the usable files, and their lengths. `inspected` has the problem and the seconds of each."""
+        lengths: list[float] = []
+
+        def problems() -> Iterator[str]:
+            for problem, seconds in inspected:
+                lengths.append(seconds)
+                yield problem
+
+        whole, self.problem = readable(problems(), invalid, hint)
+        seconds = np.array(lengths)[whole]
+        short = seconds <= most
+        self.lengths, self.most_seconds = seconds[short] if seconds.any() else None, most
+        self.counts |= {"unreadable": len(lengths) - len(whole), "long": int((~short).sum())}
+        self.counts["examples"] = int(short.sum())
+        usable: np.ndarray = whole[short]
+        return usable
 
     def report(self) -> list[str]:
+        reasons = {
+            "long": f"{self.noun}s left out because they are longer than data.max_seconds={self.most_seconds:g}",
+            "no transcript": f"{self.noun}s left out because they have no transcript",
+            "no recording": f"transcripts left out because they have no {self.noun}",
+        }
+        facts = [f"{self.counts[key]:,} {why}" for key, why in reasons.items() if self.counts.get(key)]
         count = self.counts.get("unreadable", 0)
         fact = f"{count:,} {self.noun}s left out because they cannot be read (data.invalid=skip); the first"
-        return [f"{fact}: {self.problem}"] * bool(count) + super().report()
+        return facts + [f"{fact}: {self.problem}"] * bool(count) + super().report()
 
 
-class TreeSource(MediaSource):
+class MediaTree(MediaSource):
     """Files of a folder or an archive, each with a text."""
 
-    tree: FileTree
-    files: list[tuple[str, str]]  # name and text
+    def __init__(self, tree: FileTree, files: Sequence[tuple[str, str]], medium: Medium[D], data: D) -> None:
+        """`files` has names and texts."""
+        self.tree, self.name, self.noun = tree, str(tree.path), medium.noun
+        self.counts = {}
+        inspected = (medium.inspect(tree.content(name), data) for name, _ in files)
+        usable = self.select(inspected, data.invalid, medium.skip_hint, medium.longest(data))
+        self.files = [files[number] for number in usable.tolist()]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -112,27 +180,29 @@ class TreeSource(MediaSource):
         return text_digest(f"{name}\0{text}\0{self.tree.digest(name)}" for name, text in self.files)
 
 
-class FileTable(TableSource, MediaSource):
+class MediaTable(TableSource, MediaSource):
     """Files and texts in a table. Paths are relative to the folder of the table."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, noun: str) -> None:
         super().__init__(table)
+        self.noun = noun
         self._sizes = hashlib.blake2b(digest_size=16)  # of the files
 
-    def keep(self, numbers: np.ndarray) -> None:
-        """Keep only the records with these numbers."""
-        self.rows = np.asarray(self.rows)[numbers]
-        self.counts["examples"] = len(numbers)
+    def leave_out(self, medium: Medium[D], data: D) -> None:
+        """Leave out files that cannot be read or are too long, or raise an error."""
+        inspected = (self._inspect(index, medium, data) for index in range(len(self)))
+        usable = self.select(inspected, data.invalid, medium.skip_hint, medium.longest(data))
+        self.rows = np.asarray(self.rows)[usable]
 
-    def file_problem(self, index: int, problem: Callable[[Any], str]) -> str:
-        """Why the file of a record cannot be read, after the place of the record; `problem` checks the content."""
+    def _inspect(self, index: int, medium: Medium[D], data: D) -> tuple[str, float]:
+        """Why the file of a record cannot be read, after the place of the record, and its seconds."""
         raw, where = self.item(index)[0], self.location(index)
         if isinstance(raw, Path):
             if not raw.is_file():
-                return f"{where}: there is no {self.noun} {raw}; correct the path or the line"
+                return f"{where}: there is no {self.noun} {raw}; correct the path or the line", 0.0
             self._sizes.update(b"%d " % raw.stat().st_size)
-        reason = problem(raw)
-        return f"{where}: {reason}" if reason else ""
+        problem, seconds = medium.inspect(raw, data)
+        return f"{where}: {problem}" if problem else "", seconds
 
     def file_name(self, index: int) -> str:
         raw = self.item(index)[0]
@@ -155,6 +225,76 @@ class FileTable(TableSource, MediaSource):
         return hashlib.blake2b(super().fingerprint().encode() + self._sizes.digest(), digest_size=16).hexdigest()
 
 
-def text_digest(parts: Iterable[str]) -> str:
-    """A hash of texts."""
-    return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+class Pairing(ABC, Generic[T]):
+    """Media with targets of one kind, wherever both are. The sentences are for messages."""
+
+    target: Role  # its column of a table
+    several: ClassVar[str]  # what to do if {} places are given
+    expected: ClassVar[str]  # what to give in place of a file that is none of these
+    where: ClassVar[str] = ""  # of media in a folder
+
+    def __init__(self, medium: Medium[T]) -> None:
+        self.medium = medium
+
+    @abstractmethod
+    def open_tree(self, tree: FileTree, data: T) -> Source:
+        """The examples in a folder or an archive."""
+
+    def open_table(self, pattern: str, data: T) -> Source:
+        """The examples in a table of paths, or of media."""
+        examples = MediaTable(self.table(pattern, data), self.medium.noun)
+        examples.leave_out(self.medium, data)
+        return examples
+
+    def describe(self, pattern: str) -> str:
+        """What a file is that is neither a table nor a folder."""
+        return "is no table, folder or archive"
+
+    def table(self, pattern: str, data: T) -> Table:
+        rule = column_rule(data, (self.medium.column, self.target))
+        return open_table([pattern], rule, data.format, data.invalid)
+
+    def open(self, files: Sequence[Sequence[str]], data: T) -> Source:
+        """The examples in these files, each a medium and its target."""
+        if len(files) != 1:
+            raise UserError(self.several.format(len(files)))
+        return concatenate([self._open(place, data) for pattern in files[0] for place in _places(pattern)])
+
+    def _open(self, pattern: str, data: T) -> Source:
+        path = Path(pattern).expanduser()
+        if is_tree(pattern):
+            return self.open_tree(open_tree(path), data)
+        if is_table(pattern, data):
+            return self.open_table(pattern, data)
+        if not path.exists() and not glob.glob(str(path), recursive=True):
+            raise missing_file(pattern)
+        raise UserError(f"{pattern} {self.describe(pattern)}; give {self.expected}")
+
+    def items(self, name: str, data: T) -> Iterator[tuple[str, Any]]:
+        """The media in a file, a folder, an archive or a table of paths, each with its name; targets are not needed."""
+        path = Path(name).expanduser()
+        if is_tree(name):
+            tree = open_tree(path)
+            names = [file for file in tree.names if self.medium.is_name(file)]
+            if not names:
+                raise self.medium.missing_in(name, self.where)
+            return ((tree.location(file), tree.content(file)) for file in names)
+        if plain_suffix(name) in SUFFIXES:
+            rule = column_rule(data, (self.medium.column, self.target), 1)
+            table = MediaTable(open_table([name], rule, "auto", data.invalid), self.medium.noun)
+            return ((table.file_name(index), table[index][0]) for index in range(len(table)))
+        return iter([(name, path)])
+
+
+def is_table(pattern: str, data: TableData) -> bool:
+    """True for data in memory, and files of a table by their suffix or by data.format."""
+    return isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto"
+
+
+def _places(pattern: str) -> list[str]:
+    """The archives that match a glob; other names as they are."""
+    archives = sorted(glob.glob(os.path.expanduser(pattern))) if is_archive(pattern) else []
+    return archives or [pattern]

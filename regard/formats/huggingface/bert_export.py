@@ -15,7 +15,7 @@ from safetensors.torch import save
 from tokenizers import processors
 from torch import Tensor
 
-from ...config.run import Run
+from ...config.run import AnyRun
 from ...families import bert
 from ...files import JsonMapping, JsonObject, read_json, write_json
 from ...parts import Inputs, slots
@@ -32,7 +32,7 @@ class EncoderSource(Protocol):
     """The parts of an encoder's predictor that an export reads; with a head for labels it also has `labels`."""
 
     @property
-    def run(self) -> Run: ...
+    def run(self) -> AnyRun: ...
     @property
     def model(self) -> bert.Model: ...
     @property

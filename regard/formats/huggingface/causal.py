@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from ...config.run import Run, change_settings
+from ...config.run import AnyRun, Run, change_settings
 from ...config.run_folder import FORMAT
 from ...errors import UserError
 from ...families import gpt
@@ -34,6 +34,7 @@ from .generation import (
 from .vocabularies import tokenizer_settings
 
 if TYPE_CHECKING:
+    from ...tasks.language.settings import LanguageRun
     from ...tasks.language.task import LanguagePredictor
 
 ACTIVATIONS = {
@@ -178,12 +179,12 @@ def language_predictor(
     generation = read_generation_config(path, config)
     generation, filters = split_suppressed(config, generation, {text.pad, text.start} - {text.end})
 
-    def to_run(generation: JsonMapping) -> Run:
+    def to_run(generation: JsonMapping) -> AnyRun:
         decode = decode_from_generation(generation)
         decode["rules"] |= ends_from_generation(generation, text.end, ours.vocab)
         saved = saved_decode(config, generation) or {"add_start": text.adds_start}
         return Run(task="language", model=ours, decode=decode | saved)
 
-    run = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)
+    run: LanguageRun = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)
     warn_of_unused(path, generation, NOT_APPLIED)
     return LanguagePredictor(run, model, text, resolve_device(run.device), filters)

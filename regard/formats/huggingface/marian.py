@@ -22,6 +22,7 @@ from .generation import read_generation_config, translate_decode
 from .weight_names import WeightRule, add_prefixes, any_of, as_row, load_weights
 
 if TYPE_CHECKING:
+    from ...tasks.translate.settings import TranslateRun
     from ...tasks.translate.task import TranslatePredictor
 
 TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
@@ -222,7 +223,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     check_control_ids(path, config, ours.target_vocab or ours.vocab)
     source, target = tokenizers(path, config)
     decode, filters = translate_decode(path, config, generation, target, ours.target_vocab or ours.vocab)
-    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
+    run: TranslateRun = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     for tokenizer, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
         check_vocabulary(path, [tokenizer.size - 1], size)
     return TranslatePredictor(run, model, source, target, resolve_device(run.device), filters)

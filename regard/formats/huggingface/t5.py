@@ -19,6 +19,7 @@ from .vocabularies import load_t5_unigram
 from .weight_names import WeightRule, add_prefixes, any_of, load_weights
 
 if TYPE_CHECKING:
+    from ...tasks.translate.settings import TranslateRun
     from ...tasks.translate.task import TranslatePredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     check_control_ids(path, config, ours.vocab)
     text = read_tokenizer(path, generation, ours)
     decode, filters = translate_decode(path, config, generation, text, ours.vocab)
-    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
+    run: TranslateRun = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     return TranslatePredictor(run, model, text, text, resolve_device(run.device), filters)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from safetensors.torch import save
 
-from ...config.run import Run, change_settings
+from ...config.run import AnyRun, Run, change_settings
 from ...families import captioner
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
 from ...modalities.image import MAX_TOKENS
@@ -42,6 +42,7 @@ from .tokenizer_export import portable_tokenizer, tokenizer_config
 from .weight_names import WeightRule, add_prefixes, export_weights, load_weights, transposed
 
 if TYPE_CHECKING:
+    from ...tasks.caption.settings import CaptionRun
     from ...tasks.caption.task import CaptionPredictor
 
 ARCHITECTURE = "VisionEncoderDecoderModel"
@@ -165,14 +166,14 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     warn_of_unused(path, folder.generation, ("stop_strings", "encoder_no_repeat_ngram_size"))
     generation, filters = split_suppressed(config, folder.generation, {target.pad, target.start} - {target.end})
 
-    def to_run(generation: JsonMapping) -> Run:
+    def to_run(generation: JsonMapping) -> AnyRun:
         limit = {} if generation.get("max_length") else {"max_length": MAX_LENGTH}
         rules = rules_from_generation(generation) | ends_from_generation(generation, target.end, vocab)
         rules.pop("encoder_no_repeat_ngram_size", None)  # of models that read tokens
         decode = {**decode_from_generation(limit | dict(generation)), "rules": rules}
         return Run(task="caption", model=folder.config, decode=decode | saved_decode(config, generation))
 
-    run = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)
+    run: CaptionRun = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)
     return CaptionPredictor(run, folder.model, folder.image, target, resolve_device(run.device), filters)
 
 

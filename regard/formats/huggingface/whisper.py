@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ...config.run import Run, change_settings
+from ...config.run import AnyRun, Run, change_settings
 from ...errors import UserError
 from ...families import whisper
 from ...files import JsonMapping, JsonObject, read_optional_json, write_json
@@ -38,6 +38,7 @@ from .marian import attention_names, both_stacks, read_depth, write_depth
 from .weight_names import WeightRule, add_prefixes, any_of, export_weights, load_weights
 
 if TYPE_CHECKING:
+    from ...tasks.transcribe.settings import TranscribeRun
     from ...tasks.whisper.task import WhisperPredictor
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
@@ -277,7 +278,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     folder = read(path, config)
     warn_of_unused(path, folder.generation, ("stop_strings", "forced_eos_token_id"))
 
-    def to_run(generation: JsonMapping) -> Run:
+    def to_run(generation: JsonMapping) -> AnyRun:
         rules = {name: value for name, value in rules_from_generation(generation).items() if name in DECODE_RULES}
         windows = {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
         if folder.tokenizer.first_timestamp >= folder.config.vocab:
@@ -287,5 +288,5 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
         decode = {"strategy": strategy, **penalty_from_generation(generation), "rules": rules, "windows": windows}
         return Run(task="transcribe", model=folder.config, decode=decode)
 
-    run = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)
+    run: TranscribeRun = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)
     return WhisperPredictor(run, folder.model, folder.sound, folder.tokenizer, resolve_device(run.device))

@@ -8,14 +8,13 @@ import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
 from ...config.strategies import beam_for_one_text
 from ...data.datasets.fields import ImageField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import PlainTargets, TargetField
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.captions import CaptionPairs, captioned_images, open_captioned
+from ...data.sources.captions import CAPTIONED_IMAGES, CaptionPairs
 from ...data.sources.pairs import split_references
 from ...decode import Filter, Suppress
 from ...decode.engine.answer import Emit
@@ -59,6 +58,7 @@ from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
 from ..objectives import Seq2SeqObjective
 from ..task import Task, spec_of
+from .settings import CaptionRun
 
 TASK = Task("caption", frozenset({"pixels"}), "target")
 IMAGE, TEXT = "image", "text"  # the fields of an example
@@ -68,12 +68,13 @@ CAPTION_METRICS = ("bleu", "chrf", "exact")  # beside CIDEr-D
 class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
     """A caption for every image: a path, bytes, a Pillow image, an array or a tensor."""
 
+    run: CaptionRun
     request_type, result_type = CaptionRequest, TextResult
     window = 256  # images in memory
 
     def __init__(
         self,
-        run: Run,
+        run: CaptionRun,
         model: Seq2SeqModel,
         image: ImageProcessor,
         target: Tokenizer,
@@ -102,7 +103,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return is_image(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        return open_captioned(name, self.run.data)
+        return CAPTIONED_IMAGES.items(name, self.run.data)
 
     def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[CaptionRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per image."""
@@ -189,6 +190,7 @@ def caption_metrics(
 class CaptionJob(TrainingJob):
     """Images with a caption each; for validation, images with all their captions."""
 
+    run: CaptionRun
     predictor: CaptionPredictor
     splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split
@@ -222,7 +224,7 @@ class CaptionJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
+def prepare(run: CaptionRun, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
     """Open the data and train the tokenizer, if it is not kept; writes no file."""
     splits = open_splits(run, data_split)
     target, image = find_tokenizer(processors, TEXT), processors.get(IMAGE)
@@ -234,7 +236,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return CaptionJob(CaptionPredictor(run, build_model(run), image, target, device), splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
+def restore(run: CaptionRun, folder: Path, device: torch.device) -> CaptionPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     image, target = processors.get(IMAGE), require_tokenizer(processors, TEXT)
@@ -243,15 +245,15 @@ def restore(run: Run, folder: Path, device: torch.device) -> CaptionPredictor:
     return CaptionPredictor(run, build_model(run), image, target, device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: CaptionRun) -> CaptionRun:
     """The run with the sizes of a model without data."""
     return with_inputs(with_model_settings(run, vocab=max_vocab(run)), TASK.reads)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: CaptionRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes. Training reads every caption of an image."""
     data = run.data
     embedded = lambda: make_captions(data.examples, data.shapes)[split]  # noqa: E731
-    read = lambda files: captioned_images(files, data)  # noqa: E731
+    read = lambda files: CAPTIONED_IMAGES.open(files, data)  # noqa: E731
     examples = open_split(run, split, files, read, embedded, "images/,captions.tsv")
     return CaptionPairs(examples) if split == "train" else examples

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.labeled import labeled_texts
 from ...errors import UserError
@@ -13,6 +12,7 @@ from ...synthetic.matching import make_matching
 from ..base import open_split
 from ..label.texts import LabeledText, Texts
 from ..texts import as_texts, describe_type, iterate_items
+from .settings import ClassifyRun
 
 TextItem = str | tuple[str, ...]  # a text, or a pair of texts
 
@@ -45,7 +45,7 @@ def item_of_example(example: LabeledText) -> Texts:
     return (example[0], *example[2:])
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None, train: Source | None = None) -> Source:
+def data_split(run: ClassifyRun, split: str, files: DataFiles | None = None, train: Source | None = None) -> Source:
     """A split of the data; the embedded data are phrases or the matching task. `train` is data.train, if it is open."""
     data = run.data
 

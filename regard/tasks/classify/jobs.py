@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...adapt.ngrams import ngrams_of
-from ...config.run import Run, change_settings
+from ...config.run import change_settings
 from ...data.datasets.rows import LabeledTextDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -23,6 +23,7 @@ from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
 from .evaluation import validate_texts
 from .ngrams import add_ngrams, start_ngrams
+from .settings import ClassifyRun
 
 if TYPE_CHECKING:
     from .task import AnyLabelPredictor
@@ -35,13 +36,14 @@ OBJECTIVES: Mapping[ProblemType, type[LabelObjective]] = {
 class ClassifyJob(LabelJob):
     """Texts, or pairs of texts, with their targets."""
 
+    run: ClassifyRun
     objective: LabelObjective
     splits: Mapping[str, Source]
 
     def __init__(
         self,
         predictor: "type[AnyLabelPredictor]",
-        run: Run,
+        run: ClassifyRun,
         processors: Processors,
         device: torch.device,
         splits: dict[str, Source],
@@ -62,13 +64,13 @@ class ClassifyJob(LabelJob):
         if not resumed:  # a checkpoint has what follows
             self._set_first_weights(dataset)
 
-    def _labels(self, run: Run, processors: Processors) -> LabelSet:
+    def _labels(self, run: ClassifyRun, processors: Processors) -> LabelSet:
         if self.problem == "regression":
             return LabelSet({"value": 0})
         collect = collect_labels if self.problem == "single_label" else collect_label_sets
         return label_set(run, collect(self.splits["train"]), processors, "label", self.splits)
 
-    def _with_metric(self, run: Run) -> Run:
+    def _with_metric(self, run: ClassifyRun) -> ClassifyRun:
         """The run with a train.metric that its targets have."""
         metrics = self.metric_names
         custom = {name.removeprefix("-") for name in run.train.own_metrics}

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ...adapt.ngrams import attach_ngrams
-from ...config.run import Run
 from ...data.batch import Batch
 from ...data.datasets.rows import LabeledTextDataset
 from ...parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
 from ...processors.text.tokenizers import Tokenizer
 from ..objectives import LabelObjective
+from .settings import ClassifyRun
 
 BATCH = 512  # texts that are counted together
 FITTED = 20_000  # texts that the gain is fitted to
@@ -26,7 +26,7 @@ BYTES = re.compile(r"<[0-9a-f]{2}( [0-9a-f]{2})*>")  # parts of a character
 M = TypeVar("M", bound=nn.Module)
 
 
-def add_ngrams(model: M, run: Run) -> M:
+def add_ngrams(model: M, run: ClassifyRun) -> M:
     """The model with the n-grams of data.ngrams, if there are some. A regression has none."""
     return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels)
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ...config.run import Run
 from ...data.source import Source
 from ...data.tables.cells import labels_value
 from ...errors import UserError
@@ -35,7 +34,7 @@ from ..label.texts import Texts
 from ..notices import empty_text, require_finite
 from ..predictor import PlainResult
 from ..texts import as_texts
-from .settings import ClassifyDecode
+from .settings import ClassifyDecode, ClassifyRun
 
 Q = TypeVar("Q", bound=ClassifyRequest | RegressionRequest)
 A = TypeVar("A", bound=Result)
@@ -50,7 +49,7 @@ class Problem(ABC, Generic[Q, A, T]):
     labeled: ClassVar[bool] = True  # outputs are labels, not a number
     metric_names: ClassVar[tuple[str, ...]]  # of train.metric; the second replaces a metric of another problem
 
-    def __init__(self, run: Run, labels: LabelSet) -> None:
+    def __init__(self, run: ClassifyRun, labels: LabelSet) -> None:
         self.run, self.labels, self.decode = run, labels, run.decode
 
     @property
@@ -64,7 +63,7 @@ class Problem(ABC, Generic[Q, A, T]):
         return logits
 
     @staticmethod
-    def load_labels(run: Run, folder: Path, processors: Processors) -> LabelSet:
+    def load_labels(run: ClassifyRun, folder: Path, processors: Processors) -> LabelSet:
         """The labels of a run folder."""
         return require_labels(run, folder, processors, "label")
 
@@ -312,7 +311,7 @@ class Regression(Problem[RegressionRequest, RegressionResult, float]):
         raise UserError("this model gives a number for a text and no probability; use predict, or eval with data")
 
     @staticmethod
-    def load_labels(run: Run, folder: Path, processors: Processors) -> LabelSet:
+    def load_labels(run: ClassifyRun, folder: Path, processors: Processors) -> LabelSet:
         number = processors.get("label")
         return LabelSet({number.name if isinstance(number, NumberProcessor) else "value": 0})
 

@@ -1,8 +1,11 @@
 """The settings of classification."""
 
+from typing import Any, TypeAlias
+
 from ...config.data.texts import LabelData
 from ...config.decode import EncoderDecode
 from ...config.losses import LabelLoss
+from ...config.run import Run
 from ...config.task_settings import ACCURACY, F1, LOSS, OTHER_TARGETS, TaskSettings
 from ...config.types import Base, Share
 
@@ -22,3 +25,5 @@ class ClassifyDecode(EncoderDecode):
 SETTINGS = TaskSettings(
     LabelData, ClassifyDecode, (LOSS, ACCURACY, F1, *OTHER_TARGETS), ClassifyEval, "class", objective=LabelLoss
 )
+
+ClassifyRun: TypeAlias = Run[LabelData, ClassifyDecode, Any, LabelLoss]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...config.data.base import DataFiles
 from ...config.merge import Settings
-from ...config.run import Run, changed_decode
+from ...config.run import changed_decode
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
 from ...data.sources.labeled import detect_problem, label_roles
@@ -47,6 +47,7 @@ from .items import TextItem, as_items, data_split, item_of
 from .jobs import ClassifyJob
 from .ngrams import add_ngrams
 from .problems import A, MultiLabel, Problem, Q, Regression, SingleLabel, T, Targets, second
+from .settings import ClassifyRun
 
 TASK = Task("classify", TEXT, "label", extend=add_ngrams)
 LABEL = "label"  # the field of targets
@@ -55,12 +56,13 @@ LABEL = "label"  # the field of targets
 class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
     """A predictor of labels or a number of a text, or of a pair of texts (data.pairs) with END between them."""
 
+    run: ClassifyRun
     model: LabelModel
     problem_class: ClassVar[type[Problem[Any, Any, Any]]]
     folder: Path | None = None  # which has the bag of words
 
     def __init__(
-        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
+        self, run: ClassifyRun, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
     ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels, self.roles = labels, label_roles(run.data)
@@ -183,12 +185,12 @@ PREDICTORS: Mapping[str, type[AnyLabelPredictor]] = {
 }  # fmt: skip  # by data.problem_type; the others predict one label
 
 
-def predictor_class(run: Run) -> type[AnyLabelPredictor]:
+def predictor_class(run: ClassifyRun) -> type[AnyLabelPredictor]:
     """The class of predictors for the data.problem_type of a run."""
     return PREDICTORS.get(run.data.problem_type, ClassifyPredictor)
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
+def prepare(run: ClassifyRun, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
     """Open the data, collect the labels and train a tokenizer that is not kept; writes no file."""
     train: Source | None = None
     settings: Settings = {}
@@ -201,7 +203,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return ClassifyJob(predictor_class(run), run, processors, device, splits, folder is not None)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> AnyLabelPredictor:
+def restore(run: ClassifyRun, folder: Path, device: torch.device) -> AnyLabelPredictor:
     """The predictor of a run folder, without the weights."""
     processors, new_predictor = load_processors(folder), predictor_class(run)
     labels = new_predictor.problem_class.load_labels(run, folder, processors)
@@ -217,6 +219,6 @@ def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> A
     return predictor_class(run)(run, folder.model, folder.tokenizer, labels_of_folder(folder), device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: ClassifyRun) -> ClassifyRun:
     """The run with the sizes of a model without data."""
     return encoder.size_without_data(run, head="class", labels=run.model.labels or 2)

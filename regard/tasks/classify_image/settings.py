@@ -1,7 +1,10 @@
 """The settings of the classification of images."""
 
+from typing import Any, TypeAlias
+
 from ...config.data.images import ImageData
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.task_settings import ACCURACY, F1, LOSS, TaskSettings
 from ...config.types import Base, Count, Positive
 
@@ -15,3 +18,5 @@ class ImageDecode(Base):
 
 
 SETTINGS = TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class", objective=SmoothedLoss)
+
+ImageRun: TypeAlias = Run[ImageData, ImageDecode, Any, SmoothedLoss]

@@ -17,7 +17,7 @@ from ...config.types import Base
 from ...data.datasets.mixed_images import MixedImages
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.images import labeled_images, open_images
+from ...data.sources.images import LABELED_IMAGES
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Head, Read
 from ...device import resolve_device
@@ -57,6 +57,7 @@ from ..label.results import (
 from ..notices import require_finite
 from ..objectives import ImageObjective
 from ..task import Task
+from .settings import ImageRun
 
 TASK = Task("classify-image", frozenset({"pixels"}), "label")
 IMAGE_WINDOW = 128  # images that are in memory at once
@@ -68,13 +69,14 @@ ONE_LABEL = "give a folder with one folder for each class, or a table with the c
 class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
     """The label of every image: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
 
+    run: ImageRun
     request_type, result_type = ClassifyImageRequest, ClassifyResult
     model: LabelModel
     item_name = "image"
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
-        self, run: Run, model: LabelModel, image: ImageProcessor, labels: LabelSet, device: torch.device
+        self, run: ImageRun, model: LabelModel, image: ImageProcessor, labels: LabelSet, device: torch.device
     ) -> None:
         self.run, self.image, self.labels, self.device = run, image, labels, device
         self.model = model.to(device).eval()
@@ -124,7 +126,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         """The images in a file, a folder, an archive or a table of paths."""
-        return open_images(name, self.run.data)
+        return LABELED_IMAGES.items(name, self.run.data)
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
@@ -199,6 +201,7 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 class ClassifyImageJob(LabelJob):
     """Images with one label each."""
 
+    run: ImageRun
     predictor: ClassifyImagePredictor
 
     def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Source]) -> None:
@@ -212,7 +215,9 @@ class ClassifyImageJob(LabelJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ClassifyImageJob:
+def prepare(
+    run: ImageRun, processors: Processors, device: torch.device, folder: Path | None = None
+) -> ClassifyImageJob:
     """Open the data and collect the labels; writes no file."""
     splits = open_splits(run, data_split)
     labels = label_set(run, collect_labels(splits["train"], ONE_LABEL), processors, LABEL, splits)
@@ -258,7 +263,7 @@ def _resize_processor(image: ImageProcessor, side: int) -> ImageProcessor:
     return replace(image, resize=side if isinstance(image.resize, int) else (side, side))
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredictor:
+def restore(run: ImageRun, folder: Path, device: torch.device) -> ClassifyImagePredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     image, labels = processors.get(IMAGE), find_labels(processors, LABEL)
@@ -269,7 +274,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredic
 
 def from_folder(folder: "PretrainedImages[LabelModel]", overrides: Mapping[str, object]) -> ClassifyImagePredictor:
     """The predictor of a Hugging Face folder."""
-    run = change_settings(Run(task="classify-image", model=folder.config), overrides)
+    run: ImageRun = change_settings(Run(task="classify-image", model=folder.config), overrides)
     labels = LabelSet(dict.fromkeys(folder.labels, 0))
     return ClassifyImagePredictor(run, folder.model, folder.image, labels, resolve_device(run.device))
 
@@ -294,13 +299,13 @@ class PretrainedImages(Protocol[M]):
         """Its labels in order."""
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: ImageRun) -> ImageRun:
     """The run with the sizes of a model without data."""
     return with_model_settings(run, head="class", labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: ImageRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are digits."""
     data = run.data
     embedded = lambda: make_digits(data.examples)[split]  # noqa: E731
-    return open_split(run, split, files, lambda files: labeled_images(files, data), embedded, "test/")
+    return open_split(run, split, files, lambda files: LABELED_IMAGES.open(files, data), embedded, "test/")

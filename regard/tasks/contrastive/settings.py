@@ -1,10 +1,12 @@
 """The settings of joint embeddings."""
 
 from collections import Counter
+from typing import Any, TypeAlias
 
 from pydantic import field_validator
 
 from ...config.data.mixed import ContrastiveData
+from ...config.run import Run
 from ...config.task_settings import ACCURACY, LOSS, RETRIEVAL, TaskSettings
 from ...config.types import Base, Count, Positive, Strings
 
@@ -41,3 +43,5 @@ class ContrastiveDecode(Base):
 
 
 SETTINGS = TaskSettings(ContrastiveData, ContrastiveDecode, (LOSS, *RETRIEVAL, ACCURACY), head="none")
+
+ContrastiveRun: TypeAlias = Run[ContrastiveData, ContrastiveDecode, Any]

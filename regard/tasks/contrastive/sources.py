@@ -6,16 +6,14 @@ from os import PathLike
 from typing import ClassVar, TypeAlias
 
 from ...config.data.mixed import ContrastiveData
-from ...config.run import Run
 from ...data.datasets.contrastive import RowField
 from ...data.datasets.fields import STRIDE, AnyField, ImageField, SoundField
 from ...data.files.in_memory import type_name
 from ...data.source import Source
-from ...data.sources.image_texts import image_texts
-from ...data.sources.images import is_image_name, open_images
-from ...data.sources.media import RawValue
+from ...data.sources.captions import IMAGE_TEXTS
+from ...data.sources.media import Pairing, RawValue
 from ...data.sources.pairs import open_pairs
-from ...data.sources.sounds import is_sound_name, open_sounds, transcribed_sounds
+from ...data.sources.sounds import TRANSCRIBED_SOUNDS
 from ...errors import UserError
 from ...messages.media import Image, Item, Sound
 from ...modalities.image import ImageModality
@@ -30,6 +28,7 @@ from ...synthetic.morse import make_morse
 from ..base import Processors
 from ..classify_image.task import image_processor
 from ..transcribe.processors import new_frames, with_augmentation
+from .settings import ContrastiveRun
 
 TEXT = "text"  # the field of texts
 MediaModality: TypeAlias = ImageModality | SoundModality
@@ -51,7 +50,7 @@ class PairSource(ABC):
         """A split of the embedded data."""
 
     @abstractmethod
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> Processor | None:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> Processor | None:
         """The processor of items: that of the start, or a new one; None for texts."""
 
     @abstractmethod
@@ -79,18 +78,31 @@ class PairSource(ABC):
         raise NotImplementedError
 
 
-class ImagePairs(PairSource):
-    """Images with captions; the embedded ones are scenes of colored shapes."""
+class MediaPairs(PairSource):
+    """Media with texts."""
 
-    noun, field, example = "image", "image", "test.tsv"
+    pairing: ClassVar[Pairing[ContrastiveData]]
 
     def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
-        return image_texts(files, data)
+        return self.pairing.open(files, data)
+
+    def is_name(self, name: str) -> bool:
+        return self.pairing.medium.is_name(name)
+
+    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
+        return self.pairing.items(name, data)
+
+
+class ImagePairs(MediaPairs):
+    """Images with captions; the embedded ones are scenes of colored shapes."""
+
+    pairing = IMAGE_TEXTS
+    noun, field, example = "image", "image", "test.tsv"
 
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_captions(data.examples, settings=scene_settings(data))[split]
 
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> ImageProcessor:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> ImageProcessor:
         image = processors.get(self.field)
         return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
 
@@ -105,25 +117,17 @@ class ImagePairs(PairSource):
     def item(self, raw: RawValue) -> Item:
         return Item(image=Image(raw))
 
-    def is_name(self, name: str) -> bool:
-        return is_image_name(name)
 
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
-        return open_images(name, data)
-
-
-class SoundPairs(PairSource):
+class SoundPairs(MediaPairs):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
+    pairing = TRANSCRIBED_SOUNDS
     noun, field, example = "recording", "sound", "test.tsv"
-
-    def open(self, files: Sequence[Sequence[str]], data: ContrastiveData) -> Source:
-        return transcribed_sounds(files, data)
 
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_morse(data.examples)[split]
 
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> SoundFrames:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> SoundFrames:
         sound = processors.get(self.field)
         return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
 
@@ -142,12 +146,6 @@ class SoundPairs(PairSource):
         assert isinstance(processor, SoundFrames)
         return {"bins": processor.bins}
 
-    def is_name(self, name: str) -> bool:
-        return is_sound_name(name)
-
-    def open_items(self, name: str, data: ContrastiveData) -> Iterator[tuple[str, RawValue]]:
-        return open_sounds(name, data)
-
 
 class TextPairs(PairSource):
     """Pairs of texts; the embedded ones are dates."""
@@ -160,7 +158,7 @@ class TextPairs(PairSource):
     def embedded(self, data: ContrastiveData, split: str) -> Source:
         return make_dates(data.locales, data.examples, seed=1)[split]
 
-    def new_processor(self, run: Run, processors: Processors, train: Source) -> None:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> None:
         return None
 
     def training_field(self, processor: Processor | None, text: RowField) -> AnyField:

@@ -48,7 +48,7 @@ from ..objectives import ContrastiveObjective
 from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
 from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, labels_by_text
-from .settings import ContrastiveDecode
+from .settings import ContrastiveDecode, ContrastiveRun
 from .sources import SOURCES, TEXT, PairSource
 from .towers import Towers
 
@@ -63,6 +63,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
     With labels, the result for an item is the label whose text is nearest to it.
     """
 
+    run: ContrastiveRun
     request_type, result_type = ContrastiveRequest, ClassifyResult
     model: EmbeddingModel
     fields, roles = 2, (columns.SOURCE, columns.TARGET)
@@ -70,7 +71,12 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
-        self, run: Run, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device
+        self,
+        run: ContrastiveRun,
+        model: EmbeddingModel,
+        source: Processor | None,
+        tokenizer: Tokenizer,
+        device: torch.device,
     ) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
         self.source, self.pairs = source, pair_source(run)
@@ -191,6 +197,7 @@ class MediaPredictor(ContrastivePredictor):
 class ContrastiveJob(TrainingJob):
     """Pairs; the loss is over all pairs of a step."""
 
+    run: ContrastiveRun
     predictor: ContrastivePredictor
     splits: Mapping[str, Source]
 
@@ -228,12 +235,14 @@ class ContrastiveJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def pair_source(run: Run) -> PairSource:
+def pair_source(run: ContrastiveRun) -> PairSource:
     """The items that the model of a run compares with texts."""
     return SOURCES[spec_of(run.model.family).source(run.model)]
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> ContrastiveJob:
+def prepare(
+    run: ContrastiveRun, processors: Processors, device: torch.device, folder: Path | None = None
+) -> ContrastiveJob:
     """Open the data, train the tokenizer and measure frames, if they are not kept; writes no file."""
     splits, pairs = open_splits(run, data_split), pair_source(run)
     text_fields = (0, 1) if pairs is SOURCES["tokens"] else (1,)
@@ -244,14 +253,14 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
 
 
 def new_predictor(
-    run: Run, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device
+    run: ContrastiveRun, model: EmbeddingModel, source: Processor | None, tokenizer: Tokenizer, device: torch.device
 ) -> ContrastivePredictor:
     """A predictor of media, or one of texts if `source` is None."""
     predictor = ContrastivePredictor if source is None else MediaPredictor
     return predictor(run, model, source, tokenizer, device)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> ContrastivePredictor:
+def restore(run: ContrastiveRun, folder: Path, device: torch.device) -> ContrastivePredictor:
     """The predictor of a run folder, without the weights."""
     processors, pairs = load_processors(folder), pair_source(run)
     if pairs is not SOURCES["tokens"] and pairs.field not in processors:
@@ -272,16 +281,16 @@ class PretrainedTowers(Protocol):
 
 def from_folder(folder: PretrainedTowers, overrides: Mapping[str, object]) -> ContrastivePredictor:
     """The predictor of a Hugging Face folder."""
-    run = change_settings(Run(task="contrastive", model=folder.config), overrides)
+    run: ContrastiveRun = change_settings(Run(task="contrastive", model=folder.config), overrides)
     return new_predictor(run, folder.model, folder.source, folder.tokenizer, resolve_device(run.device))
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: ContrastiveRun) -> ContrastiveRun:
     """The run with the sizes of a model without data."""
     return encoder.size_without_data(run, head="none")
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: ContrastiveRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes with captions, Morse code or dates."""
     data, pairs = run.data, pair_source(run)
     embedded = lambda: pairs.embedded(data, split)  # noqa: E731

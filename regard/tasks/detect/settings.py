@@ -1,10 +1,11 @@
 """The settings of detection."""
 
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
 from ...config.data.images import DetectData
+from ...config.run import Run
 from ...config.task_settings import AP, AP50, LOSS, TaskSettings
 from ...config.types import Base, Positive, Share
 
@@ -18,3 +19,5 @@ class DetectDecode(Base):
 
 
 SETTINGS = TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50))
+
+DetectRun: TypeAlias = Run[DetectData, DetectDecode, Any]

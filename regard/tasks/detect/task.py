@@ -15,7 +15,7 @@ from ...data.datasets.boxes import BoxDataset, ObjectsField
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.boxes import Objects, box_source, boxed_images, label_counts, load_image
-from ...data.sources.images import open_images
+from ...data.sources.images import LABELED_IMAGES
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Head, ModelCall, Program, Read
 from ...device import resolve_device
@@ -57,7 +57,7 @@ from ..predictor import Predictor
 from ..task import Task
 from .objective import DetectionObjective, LossMeter
 from .objects import FoundObjects, SizedImage, find_objects, image_detections, image_objects, stack_detections
-from .settings import DetectDecode
+from .settings import DetectDecode, DetectRun
 
 TASK = Task("detect", frozenset({"pixels"}), "boxes")
 IMAGE_WINDOW = 32  # images that are in memory at once: they are large
@@ -70,13 +70,14 @@ R = TypeVar("R")
 class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     """The objects in every image: a path, bytes, a Pillow image, an array or a tensor."""
 
+    run: DetectRun
     request_type, result_type = DetectRequest, DetectResult
     model: BoxModel
     prints_records = True
 
     def __init__(
         self,
-        run: Run,
+        run: DetectRun,
         model: BoxModel,
         image: ImageProcessor,
         boxes: BoxProcessor,
@@ -141,7 +142,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
         """The images in a file, a folder, an archive or a table of paths."""
-        return open_images(name, ImageData(invalid=self.run.data.invalid))
+        return LABELED_IMAGES.items(name, ImageData(invalid=self.run.data.invalid))
 
     def format_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         """The path and its objects, as JSON."""
@@ -219,6 +220,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 class DetectJob(TrainingJob):
     """Images with boxes."""
 
+    run: DetectRun
     predictor: DetectPredictor
     splits: Mapping[str, Source]
 
@@ -255,7 +257,7 @@ class DetectJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> DetectJob:
+def prepare(run: DetectRun, processors: Processors, device: torch.device, folder: Path | None = None) -> DetectJob:
     """Open the data and collect the labels; writes no file."""
     splits = open_splits(run, data_split)
     source = box_source(splits["train"])
@@ -281,7 +283,7 @@ def image_processor(data: DetectData) -> ImageProcessor:
     )  # fmt: skip
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
+def restore(run: DetectRun, folder: Path, device: torch.device) -> DetectPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     image, boxes, labels = processors.get(IMAGE), processors.get(BOXES), find_labels(processors, LABEL)
@@ -292,17 +294,17 @@ def restore(run: Run, folder: Path, device: torch.device) -> DetectPredictor:
 
 def from_folder(folder: PretrainedImages[BoxModel], overrides: Mapping[str, object]) -> DetectPredictor:
     """The predictor of a Hugging Face folder."""
-    run = change_settings(Run(task="detect", model=folder.config), overrides)
+    run: DetectRun = change_settings(Run(task="detect", model=folder.config), overrides)
     labels = LabelSet(dict.fromkeys(folder.labels, 0))
     return DetectPredictor(run, folder.model, folder.image, BoxProcessor(), labels, resolve_device(run.device))
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: DetectRun) -> DetectRun:
     """The run with the sizes of a model without data."""
     return with_model_settings(run, labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: DetectRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are scenes of shapes."""
     data = run.data
     embedded = lambda: make_scenes(data.examples)[split]  # noqa: E731

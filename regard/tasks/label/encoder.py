@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ...config.decode import EncoderDecode
-from ...config.run import Run, change_settings, changed_decode
+from ...config.run import AnyRun, Run, RunType, change_settings, changed_decode
 from ...config.types import Base
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
@@ -130,25 +130,25 @@ class PretrainedEncoder(Protocol):
 
 def run_of_folder(
     folder: PretrainedEncoder, overrides: Mapping[str, object], task: str, **data: object
-) -> tuple[Run, torch.device]:
+) -> tuple[AnyRun, torch.device]:
     """A run that describes a Hugging Face folder, and its device; `data` are settings of its data."""
     decode = {"pooling": folder.pooling, "normalize": folder.normalize}
-    run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens, **data}, decode=decode)
+    run: AnyRun = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens, **data}, decode=decode)
     run = change_settings(run, overrides)
     return run, resolve_device(run.device)
 
 
-def with_vocab(run: Run, tokenizer: Tokenizer, **settings: object) -> Run:
+def with_vocab(run: RunType, tokenizer: Tokenizer, **settings: object) -> RunType:
     """The run with the vocabulary size of its tokenizer; a pretrained model may have a larger one."""
     return _with_head(run, vocab_size(run, tokenizer), settings)
 
 
-def size_without_data(run: Run, **settings: object) -> Run:
+def size_without_data(run: RunType, **settings: object) -> RunType:
     """The run with the largest vocabulary that its tokenizer may learn."""
     return _with_head(run, max_vocab(run), settings)
 
 
-def _with_head(run: Run, vocab: int, settings: Mapping[str, object]) -> Run:
+def _with_head(run: RunType, vocab: int, settings: Mapping[str, object]) -> RunType:
     fields = type(run.model).model_fields
     defaults = {name: value for name, value in OTHER_HEADS.items() if name in fields}
     changes = {

@@ -1,10 +1,13 @@
 """The settings of language modeling."""
 
+from typing import Any, TypeAlias
+
 from pydantic import field_validator
 
 from ...config.data.texts import TextData
 from ...config.decode import DecodeBase, SearchStrategy
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.strategies import Sample
 from ...config.task_settings import BITS_PER_BYTE, LOSS, PERPLEXITY, WORD_PERPLEXITY, TaskSettings
 from ...config.types import Count, Positive, Strings
@@ -31,3 +34,5 @@ class LanguageDecode(DecodeBase):
 SETTINGS = TaskSettings(
     TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY), objective=SmoothedLoss
 )
+
+LanguageRun: TypeAlias = Run[TextData, LanguageDecode, Any, SmoothedLoss]

@@ -12,7 +12,6 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.texts import TextData
-from ...config.run import Run
 from ...data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler
 from ...data.loading.loader import Loader
 from ...data.sources.documents import Documents, open_documents
@@ -54,6 +53,7 @@ from ..task import TEXT, Task
 from ..texts import as_text, as_texts
 from .generation import PromptWriter, refuse_long
 from .scoring import corpus_nll, generation_logits, lm_metrics, score_known
+from .settings import LanguageRun
 
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
 TASK = Task("language", TEXT, "next")
@@ -61,17 +61,15 @@ HEAD = "next"  # the head of a family with several heads
 
 
 class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
-    """The continuation of every prompt; decode.strategy.n above 1 gives a list of them.
+    """The continuation of every prompt; decode.strategy.n above 1 gives a list of them."""
 
-    Batch-invariant: a result never depends on the rest of its batch.
-    """
-
+    run: LanguageRun
     field, output = "prompt", "text"  # of a JSON record
     request_type, result_type = LanguageRequest, LanguageResult
 
     def __init__(
         self,
-        run: Run,
+        run: LanguageRun,
         model: CausalModel | Ensemble,
         tokenizer: Tokenizer,
         device: torch.device,
@@ -239,6 +237,7 @@ def refuse_target(target: object) -> None:
 class LanguageJob(TrainingJob):
     """Windows of running text."""
 
+    run: LanguageRun
     predictor: LanguagePredictor
     splits: Mapping[str, Corpus]
 
@@ -270,7 +269,7 @@ class LanguageJob(TrainingJob):
 # --- construction ----------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> LanguageJob:
+def prepare(run: LanguageRun, processors: Processors, device: torch.device, folder: Path | None = None) -> LanguageJob:
     """Open the data and train a tokenizer that is not kept; writes no file except the token cache in `folder`."""
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
         raise UserError("train.metric=word_perplexity needs data.document=stream; use perplexity or bits_per_byte")
@@ -286,19 +285,19 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return LanguageJob(predictor, splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
+def restore(run: LanguageRun, folder: Path, device: torch.device) -> LanguagePredictor:
     """The predictor of a run folder, without the weights."""
     tokenizer = require_tokenizer(load_processors(folder))
     return LanguagePredictor(run, build_model(run), tokenizer, device, folder=folder)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: LanguageRun) -> LanguageRun:
     """The run with the sizes of a model without data."""
     return _with_vocab(run, max_vocab(run))
 
 
 def data_split(
-    run: Run, split: str, tokenizer: Tokenizer, folder: Path | None, files: DataFiles | None = None
+    run: LanguageRun, split: str, tokenizer: Tokenizer, folder: Path | None, files: DataFiles | None = None
 ) -> Corpus:
     """A split of the data, encoded: the files in `files` or data.<split>, else the embedded source texts."""
     return Corpus(split_documents(run.data, split, files), tokenizer, folder / "cache" if folder else None)
@@ -311,5 +310,5 @@ def split_documents(data: TextData, split: str, files: DataFiles | None = None) 
     return open_documents(data, split, files)
 
 
-def _with_vocab(run: Run, vocab: int) -> Run:
+def _with_vocab(run: LanguageRun, vocab: int) -> LanguageRun:
     return with_head(with_model_settings(run, vocab=vocab), HEAD)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...config.data.base import DataFiles
-from ...config.run import Run, changed_decode
+from ...config.run import changed_decode
 from ...data.datasets.collate import IGNORED
 from ...data.datasets.masking import MaskedDataset, Masker
 from ...data.datasets.rows import add_start_end
@@ -36,6 +36,7 @@ from ..notices import Notice, cut_masked, no_mask, require_finite
 from ..objectives import MaskedObjective
 from ..task import TEXT, Task
 from ..texts import as_texts
+from .settings import MaskedRun
 
 TASK = Task("masked", TEXT, "masked")
 EVALUATION_SEED = 1  # of the one masking that evaluations share
@@ -45,6 +46,7 @@ MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the spa
 class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     """Each text with its <mask> or [MASK] filled in. decode.top gives the likeliest tokens of all masks instead."""
 
+    run: MaskedRun
     model: MaskedModel
     tokenizer: TrainedTokenizer
     request_type, result_type = MaskedRequest, MaskedResult
@@ -150,6 +152,7 @@ def mask_logprobs(mask: int, model: MaskedModel, inputs: Inputs) -> Iterable[Ten
 class MaskedJob(TrainingJob):
     """Lines with masked tokens."""
 
+    run: MaskedRun
     predictor: MaskedPredictor
     splits: Mapping[str, Source]
 
@@ -167,7 +170,7 @@ class MaskedJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> MaskedJob:
+def prepare(run: MaskedRun, processors: Processors, device: torch.device, folder: Path | None = None) -> MaskedJob:
     """Open the data and train a tokenizer that is not kept; writes no file."""
     if run.data.next_sentence and run.model.token_types < 2:
         raise UserError(
@@ -181,7 +184,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return MaskedJob(predictor, splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:
+def restore(run: MaskedRun, folder: Path, device: torch.device) -> MaskedPredictor:
     """The predictor of a run folder, without the weights."""
     return MaskedPredictor(run, build_model(run), require_tokenizer(load_processors(folder)), device)
 
@@ -192,6 +195,6 @@ def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> M
     return MaskedPredictor(run, folder.model, folder.tokenizer, device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: MaskedRun) -> MaskedRun:
     """The run with the sizes of a model without data."""
     return encoder.size_without_data(run, head="words", next_sentence=run.data.next_sentence)

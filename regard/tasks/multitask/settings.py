@@ -1,8 +1,11 @@
 """The settings of one model of texts, images and sound."""
 
+from typing import Any, TypeAlias
+
 from ...config.data.mixed import MultitaskData
 from ...config.decode import SearchStrategy, TargetDecode
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.strategies import Beam
 from ...config.task_settings import EXACT, LOSS, PERPLEXITY, SpeechEval, TaskSettings, TextEval
 
@@ -21,3 +24,5 @@ class MultitaskEval(TextEval, SpeechEval):
 SETTINGS = TaskSettings(
     MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval, objective=SmoothedLoss
 )
+
+MultitaskRun: TypeAlias = Run[MultitaskData, Any, Any, SmoothedLoss]

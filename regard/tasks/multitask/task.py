@@ -10,7 +10,6 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.mixed import EMBEDDED
-from ...config.run import Run
 from ...data.datasets.fields import STRIDE
 from ...data.datasets.multitask import MultitaskDataset, MultitaskSampler
 from ...data.loading.loader import Loader
@@ -61,6 +60,7 @@ from ..objectives import Seq2SeqCtcObjective
 from ..task import Task
 from ..text2text.task import MetricsByTask
 from .items import RawInput, as_item, input_of, is_single, new_item, new_request, open_items
+from .settings import MultitaskRun
 from .tags import TaggedTargets, TaskTags
 from .training import TRAINING
 
@@ -84,11 +84,17 @@ class Modalities(dict[str, Modality[Any]]):
 class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResult]):
     """The text for every input: a text, an image or a recording (see `items.as_item`)."""
 
+    run: MultitaskRun
     request_type, result_type = MultitaskRequest, MultitaskResult
     window = 256  # inputs in memory
 
     def __init__(
-        self, run: Run, model: SpeechModel, processors: Mapping[str, Processor], tags: TaskTags, device: torch.device
+        self,
+        run: MultitaskRun,
+        model: SpeechModel,
+        processors: Mapping[str, Processor],
+        tags: TaskTags,
+        device: torch.device,
     ) -> None:
         """`processors` by the name of their modality, with the tokenizer as `text`."""
         self.run, self.tags, self.device = run, tags, device
@@ -230,6 +236,7 @@ def mean_metrics(tasks: Mapping[str, Mapping[str, float | str]]) -> dict[str, fl
 class MultitaskJob(TrainingJob):
     """Inputs of several modalities with their targets."""
 
+    run: MultitaskRun
     predictor: MultitaskPredictor
     splits: Mapping[str, TaskMixture]
 
@@ -259,7 +266,7 @@ class MultitaskJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def new_modalities(run: Run, processors: Mapping[str, Processor]) -> Modalities:
+def new_modalities(run: MultitaskRun, processors: Mapping[str, Processor]) -> Modalities:
     """The modalities of a model."""
     makers: dict[TensorKind, Callable[[Any], Modality[Any]]] = {
         "tokens": lambda text: InputTexts(text.tokenizer),
@@ -273,7 +280,9 @@ def new_modalities(run: Run, processors: Mapping[str, Processor]) -> Modalities:
     return Modalities({modality.name: modality for modality in modalities})
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> MultitaskJob:
+def prepare(
+    run: MultitaskRun, processors: Processors, device: torch.device, folder: Path | None = None
+) -> MultitaskJob:
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     sources = open_splits(run, data_split)
     splits = {
@@ -295,7 +304,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return MultitaskJob(MultitaskPredictor(run, build_model(run), {**kept, **used}, tags, device), splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> MultitaskPredictor:
+def restore(run: MultitaskRun, folder: Path, device: torch.device) -> MultitaskPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     labels = find_labels(processors, TASK_FIELD)
@@ -305,12 +314,12 @@ def restore(run: Run, folder: Path, device: torch.device) -> MultitaskPredictor:
     return MultitaskPredictor(run, build_model(run), processors, tags, device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: MultitaskRun) -> MultitaskRun:
     """The run with the sizes of a model without data."""
     return with_model_settings(run, vocab=max_vocab(run) + len(EMBEDDED), bins=run.data.bins)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: MultitaskRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are dates, scenes and Morse code."""
     data = run.data
     embedded = lambda: make_multitask(data, split)  # noqa: E731

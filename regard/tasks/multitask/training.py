@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...config.run import Run
 from ...data.dataset import Dataset
 from ...data.datasets.fields import STRIDE, ImageField, ProcessorField, SoundField
 from ...data.datasets.source_target import SourceTargetDataset
@@ -22,7 +21,7 @@ from ...processors.text.processor import TextProcessor
 from ..base import Processors
 from ..classify_image.task import image_processor
 from ..transcribe.processors import new_frames, with_augmentation
-from .settings import MultitaskEval
+from .settings import MultitaskEval, MultitaskRun
 from .tags import TaggedTargets
 
 TEXT_METRICS = ("bleu", "chrf", "exact")
@@ -33,7 +32,7 @@ SPEECH_METRICS = ("wer", "cer", "exact")
 class ModalityTraining:
     """What training needs of a modality."""
 
-    new_processor: Callable[[Run, Processors, Source], Processor]  # from those that are kept, or from the data
+    new_processor: Callable[[MultitaskRun, Processors, Source], Processor]  # from those that are kept, or from the data
     dataset: Callable[..., Dataset]  # of its processor, examples, targets and run
     metrics: Callable[[Sequence[str], Sequence[str], MultitaskEval], dict[str, float]]  # of outputs and references
     stride: int = 1  # units of its processor in one encoder position
@@ -47,20 +46,20 @@ class EndedText(TextProcessor):
         return np.append(super().encode(raw, rng), self.tokenizer.end).astype(np.int32)
 
 
-def text_dataset(processor: TextProcessor, examples: Source, targets: TaggedTargets, run: Run) -> Dataset:
+def text_dataset(processor: TextProcessor, examples: Source, targets: TaggedTargets, run: MultitaskRun) -> Dataset:
     """Texts with END."""
     target = TargetField(targets, targets.tokenizer.pad, run.data.max_tokens)
     source = ProcessorField("source", EndedText(processor.tokenizer))
     return SourceTargetDataset(examples, source, target, run.data, run.train)
 
 
-def image_dataset(processor: ImageProcessor, examples: Source, targets: TaggedTargets, run: Run) -> Dataset:
+def image_dataset(processor: ImageProcessor, examples: Source, targets: TaggedTargets, run: MultitaskRun) -> Dataset:
     """Images, augmented or not."""
     target = TargetField(targets, targets.tokenizer.pad, run.data.max_tokens, noun="target")
     return SourceTargetDataset(examples, ImageField("source", processor, in_bytes=False), target, run.data, run.train)
 
 
-def sound_dataset(processor: SoundFrames, examples: Source, targets: TaggedTargets, run: Run) -> Dataset:
+def sound_dataset(processor: SoundFrames, examples: Source, targets: TaggedTargets, run: MultitaskRun) -> Dataset:
     """Recordings as frames."""
     ctc, data = bool(run.model.ctc.weight), run.data
     target = TranscriptField(targets, targets.tokenizer.pad, data.max_tokens, None, ctc)
@@ -68,13 +67,13 @@ def sound_dataset(processor: SoundFrames, examples: Source, targets: TaggedTarge
     return SourceTargetDataset(examples, source, target, data, run.train)
 
 
-def new_image_processor(run: Run, processors: Processors, examples: Source) -> ImageProcessor:
+def new_image_processor(run: MultitaskRun, processors: Processors, examples: Source) -> ImageProcessor:
     """The kept processor with the augmentation of data.*, or a new one."""
     image = processors.get(IMAGE)
     return image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
 
 
-def new_sound_processor(run: Run, processors: Processors, examples: Source) -> SoundFrames:
+def new_sound_processor(run: MultitaskRun, processors: Processors, examples: Source) -> SoundFrames:
     """The kept processor with the augmentation of data.*, or filterbanks with the statistics of the examples."""
     sound = processors.get(AUDIO)
     return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, examples), run.data)

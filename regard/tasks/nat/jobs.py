@@ -1,8 +1,11 @@
 """The training of families that write all tokens at once."""
 
+from typing import Any, TypeAlias
+
 import torch
 
-from ...config.losses import TEACHER
+from ...config.data.texts import AlignedPairData, PairData
+from ...config.losses import TEACHER, FertilityLoss, MaskPredictLoss
 from ...config.run import Run
 from ...data.datasets.pairs import PairDataset
 from ...errors import UserError
@@ -20,9 +23,14 @@ from ..parallel.objectives import (
 from ..parallel.teacher import open_teacher
 from ..translate.task import TranslateJob
 
+FertilityRun: TypeAlias = Run[AlignedPairData, Any, Any, FertilityLoss]
+MaskPredictRun: TypeAlias = Run[PairData, Any, Any, MaskPredictLoss]
+
 
 class FertilityJob(TranslateJob):
     """Pairs with the fertilities of their source tokens."""
+
+    run: FertilityRun
 
     def make_objective(self) -> Objective:
         student, run = self.predictor, self.run
@@ -59,6 +67,8 @@ class FertilityJob(TranslateJob):
 
 class MaskPredictJob(TranslateJob):
     """Pairs with masked target tokens."""
+
+    run: MaskPredictRun
 
     def make_objective(self) -> Objective:
         return MaskPredictObjective(self.predictor.module, self.run.train.objective)

@@ -9,24 +9,25 @@ from torch import nn
 
 from ...config import run_folder
 from ...config.losses import TEACHER
-from ...config.run import Run, load_config
+from ...config.run import load_config
 from ...decode.parallel.decoding import padded_source, target_logprobs
 from ...decode.parallel.prefix_tree import PrefixTrees, reads_trees, tree_logprobs
 from ...errors import UserError
 from ...families.protocols import as_module
 from ...training.checkpoint import load_model
 from ..task import spec_of
+from ..translate.settings import TranslateRun
 
 if TYPE_CHECKING:
     from ..translate.task import TranslatePredictor
 
 
-def teacher_config(name: str, key: str) -> Run:
+def teacher_config(name: str, key: str) -> TranslateRun:
     """The settings of the run that the setting `key` names."""
     folder = Path(name)
     if not run_folder.is_run(folder):
         raise UserError(f"{key} is {name}, which is not a run folder; give one of the task translate")
-    run = load_config(run_folder.read_run(folder)["config"], str(folder / run_folder.FILE))
+    run: TranslateRun = load_config(run_folder.read_run(folder)["config"], str(folder / run_folder.FILE))
     if run.task != "translate" or run.tune.kind != "none":
         description = (
             f"of the task {run.task}" if run.task != "translate" else "tuned over a base, which must be merged first"

@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
 from ...data.datasets.spans import SpanCorruptor, SpanDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -19,6 +18,7 @@ from ..task import TEXT, Task
 from ..translate import task as translate
 from ..translate.evaluation import mean_loss
 from ..translate.task import TranslatePredictor, size_without_data, with_vocab
+from .settings import SpanRun
 
 __all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "size_without_data"]
 
@@ -29,6 +29,7 @@ EVALUATION_SEED = 1  # of the one corruption that evaluations share
 class SpanPredictor(TranslatePredictor):
     """`predict` takes a text with <extra_id_0>, <extra_id_1> … and generates the span of each."""
 
+    run: SpanRun
     source: TrainedTokenizer
     roles: tuple[Role, ...] = (TEXT_COLUMN,)
 
@@ -51,6 +52,7 @@ def corruption_metrics(predictor: SpanPredictor, examples: Source) -> dict[str, 
 class SpanJob(translate.TranslateJob):
     """Lines with new corrupted spans in every epoch."""
 
+    run: SpanRun
     predictor: SpanPredictor
 
     def __init__(self, predictor: SpanPredictor, splits: dict[str, Source]) -> None:
@@ -65,7 +67,7 @@ class SpanJob(translate.TranslateJob):
         return corruption_metrics(self.predictor, self.splits["valid"]) if "valid" in self.splits else {}
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
+def prepare(run: SpanRun, processors: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
     """Open the data and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, SpanPredictor.data_split)
     sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
@@ -77,6 +79,6 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return SpanJob(predictor, splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+def restore(run: SpanRun, folder: Path, device: torch.device) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
     return translate.restore(run, folder, device, SpanPredictor)

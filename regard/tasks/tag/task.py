@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.run import Run, changed_decode
+from ...config.run import changed_decode
 from ...data.datasets.rows import SentenceRows, TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
@@ -52,6 +52,7 @@ from ..task import TEXT, Task
 from ..texts import as_sentences
 from .evaluation import evaluate_tags, validate_tags
 from .sentences import Sentence, Words, parse_sentence, split_stream
+from .settings import TagRun
 
 TASK = Task("tag", TEXT, "tags")
 TAG = "tags"  # the field of targets
@@ -64,6 +65,7 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
     of words gives the list of their tags.
     """
 
+    run: TagRun
     model: LabelModel
     request_type, result_type = TagRequest, TagResult
     roles, table_formats = (WORDS, TAGS), frozenset({"jsonl", "json", "parquet", "arrow"})
@@ -71,7 +73,7 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
-        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
+        self, run: TagRun, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
     ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = labels
@@ -153,6 +155,7 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
 class TagJob(LabelJob):
     """Sentences with one tag per word."""
 
+    run: TagRun
     predictor: TagPredictor
 
     def __init__(self, predictor: TagPredictor, splits: dict[str, Source]) -> None:
@@ -169,7 +172,7 @@ class TagJob(LabelJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
+def prepare(run: TagRun, processors: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
     """Open the data, collect the tags and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
     labels = label_set(run, collect_tags(splits["train"]), processors, TAG, splits)
@@ -184,7 +187,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return TagJob(predictor, splits)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> TagPredictor:
+def restore(run: TagRun, folder: Path, device: torch.device) -> TagPredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     labels = require_labels(run, folder, processors, TAG)
@@ -197,19 +200,19 @@ def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> T
     return TagPredictor(run, folder.model, folder.tokenizer, labels_of_folder(folder), device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: TagRun) -> TagRun:
     """The run with the sizes of a model without data."""
     return encoder.size_without_data(run, head="tag", labels=run.model.labels or 2)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: TagRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are the tokens of Python modules, tagged by role."""
     data = run.data
     embedded = lambda: make_python_tags(data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, files, lambda files: tagged_sentences(files, data), embedded, "test.conllu")
 
 
-def training_data(run: Run) -> Source | None:
+def training_data(run: TagRun) -> Source | None:
     """The training data; None if they no longer exist."""
     try:
         return data_split(run, "train")

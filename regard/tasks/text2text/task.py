@@ -6,7 +6,6 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.losses import TaughtLoss
-from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.mixture import Mixture, open_mixture
 from ...metrics.text import signature, text_metrics
@@ -17,13 +16,14 @@ from ..task import TEXT, Task
 from ..translate import task as translate
 from ..translate.evaluation import TEXT_METRICS, evaluate_translations
 from ..translate.task import TranslateJob, TranslatePredictor, size_without_data
+from .settings import Text2TextRun
 
 __all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "size_without_data"]
 
 TASK = Task("text2text", TEXT, "target")
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: Text2TextRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data: texts of several tasks."""
     read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
     return open_split(run, split, files, read, lambda: make_mixture(run.data, split), "test.tsv")
@@ -32,6 +32,7 @@ def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
 class Text2TextPredictor(TranslatePredictor):
     """A translation predictor whose texts begin with the prefix of their task."""
 
+    run: Text2TextRun
     data_split = staticmethod(data_split)
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
@@ -47,7 +48,7 @@ class Text2TextPredictor(TranslatePredictor):
 
 
 def task_metrics(
-    run: Run, translations: list[str], references: list[list[str]], common_signature: str
+    run: Text2TextRun, translations: list[str], references: list[list[str]], common_signature: str
 ) -> dict[str, float | str]:
     """The metrics of one task. Its language may need another tokenizer; then it has its own signature."""
     tokenization = choose_tokenization(references, run.eval)
@@ -72,11 +73,13 @@ def _format(name: str, value: float | str) -> str:
     return f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+def prepare(
+    run: Text2TextRun, processors: Processors, device: torch.device, folder: Path | None = None
+) -> TranslateJob:
     """Open the data, train a tokenizer that is not kept, and build the model."""
     return translate.prepare_pairs(run, processors, device, Text2TextPredictor, TaughtLoss())
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+def restore(run: Text2TextRun, folder: Path, device: torch.device) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
     return translate.restore(run, folder, device, Text2TextPredictor)

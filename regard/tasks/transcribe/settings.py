@@ -1,10 +1,15 @@
 """The settings of transcription."""
 
+from typing import Any, TypeAlias
+
 from ...config.data.sound import SoundData
 from ...config.decode_sound import TranscribeDecode
 from ...config.losses import SmoothedLoss
+from ...config.run import Run
 from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, SpeechEval, TaskSettings
 
 SETTINGS = TaskSettings(
     SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval, objective=SmoothedLoss
 )
+
+TranscribeRun: TypeAlias = Run[SoundData, Any, Any, SmoothedLoss]

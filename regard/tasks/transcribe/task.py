@@ -11,13 +11,12 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.sound import SoundData
-from ...config.run import Run
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.sounds import open_sounds, transcribed_sounds
+from ...data.sources.sounds import TRANSCRIBED_SOUNDS
 from ...decode import Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import ModelContext
@@ -65,6 +64,7 @@ from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
 from .segments import SegmentTranscriber
+from .settings import TranscribeRun
 from .transcriber import OnProgress, Transcriber, progress_emit
 
 TASK = Task("transcribe", frozenset({"frames"}), "target")
@@ -78,12 +78,13 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     Recordings that are longer than those of the training are cut at pauses. Memory does not grow with their length.
     """
 
+    run: TranscribeRun
     request_type, result_type = TranscribeRequest, TranscribeResult
     window = 64  # recordings whose segments are in memory at once
     on_progress: OnProgress | None = None
 
     def __init__(
-        self, run: Run, model: SpeechModel, sound: SoundFrames, target: Tokenizer, device: torch.device
+        self, run: TranscribeRun, model: SpeechModel, sound: SoundFrames, target: Tokenizer, device: torch.device
     ) -> None:
         self.run, self.sound, self.target, self.device = run, sound, target, device
         self.model = model.to(device).eval()
@@ -130,7 +131,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
         """The recordings in a file, a folder, an archive or a table of paths."""
-        return open_sounds(name, self.run.data)
+        return TRANSCRIBED_SOUNDS.items(name, self.run.data)
 
     # --- known texts -------------------------------------------------------------------------------------------
 
@@ -209,6 +210,7 @@ def loss_metrics(predictor: TranscribePredictor, examples: Source) -> Metrics:
 class TranscribeJob(TrainingJob):
     """Recordings with their transcripts."""
 
+    run: TranscribeRun
     predictor: TranscribePredictor
     splits: Mapping[str, Source]
 
@@ -248,7 +250,9 @@ class TranscribeJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
+def prepare(
+    run: TranscribeRun, processors: Processors, device: torch.device, folder: Path | None = None
+) -> TranscribeJob:
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     splits = open_splits(run, data_split)
     window = family(run.model.family).SPEC.window(run.model)
@@ -265,7 +269,7 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     return TranscribeJob(predictor, splits)
 
 
-def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
+def with_prompt_settings(run: TranscribeRun, target: WhisperTokenizer) -> TranscribeRun:
     """The run whose decode.* matches its training: the language, the task, and timestamps if the data has them."""
     data, decode = run.data, run.decode
     timestamps = decode.windows.timestamps and data.timestamps
@@ -284,7 +288,7 @@ def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) 
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:
+def restore(run: TranscribeRun, folder: Path, device: torch.device) -> TranscribePredictor:
     """The predictor of a run folder, without the weights."""
     processors = load_processors(folder)
     sound, target = processors.get(SOUND), require_tokenizer(processors, TEXT)
@@ -293,7 +297,9 @@ def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor
     return new_predictor(run, sound, target, device)
 
 
-def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch.device) -> TranscribePredictor:
+def new_predictor(
+    run: TranscribeRun, sound: SoundFrames, target: Tokenizer, device: torch.device
+) -> TranscribePredictor:
     """The predictor with a new model: a WhisperPredictor if tokenizer and processor are those of Whisper."""
     from ..whisper.task import WhisperPredictor
 
@@ -302,13 +308,13 @@ def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch
     return TranscribePredictor(run, build_model(run), sound, target, device)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: TranscribeRun) -> TranscribeRun:
     """The run with the sizes of a model without data."""
     return with_inputs(with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins), TASK.reads)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: TranscribeRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are Morse code."""
     data = run.data
     embedded = lambda: make_morse(data.examples)[split]  # noqa: E731
-    return open_split(run, split, files, lambda files: transcribed_sounds(files, data), embedded, "test.tsv")
+    return open_split(run, split, files, lambda files: TRANSCRIBED_SOUNDS.open(files, data), embedded, "test.tsv")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Generic, TypeAlias, TypeVar
 
-from ...config.run import Run
 from ...data.datasets.targets import EncodeTargets, PlainTargets
 from ...data.source import Source
 from ...decode.engine.answer import Delta, Emit, ProgressDelta
@@ -24,6 +23,7 @@ from ...processors.text.tokenizers import Tokenizer
 from ..generate.joining import join_texts
 from ..generate.plans import Plan, Planner
 from ..notices import missing_phrase, no_text, require_finite, silent_recording
+from .settings import TranscribeRun
 
 AT_ONCE = 16  # segments of a recording that are decoded side by side
 SEGMENTS = 64  # segments of all recordings that are in memory
@@ -35,7 +35,7 @@ class Transcriber(ABC):
     """Writes, scores and aligns the transcripts of recordings: one coroutine for each request."""
 
     def __init__(
-        self, run: Run, context: ModelContext, target: Tokenizer, modality: SoundModality, plan: Planner
+        self, run: TranscribeRun, context: ModelContext, target: Tokenizer, modality: SoundModality, plan: Planner
     ) -> None:
         self.run, self.context, self.target, self.modality, self.plan = run, context, target, modality, plan
         self.running = 0  # recordings that are being transcribed

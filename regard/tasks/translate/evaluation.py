@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...config.data.base import DataFiles
-from ...config.run import Run
 from ...data.source import Source
 from ...data.sources.pairs import open_pairs, split_references
 from ...metrics.text import signature, text_metrics
@@ -13,6 +12,7 @@ from ...metrics.tokenization import choose_tokenization
 from ...synthetic.dates import make_dates
 from ..base import Metrics, open_split
 from ..generate.plans import best_text
+from .settings import TranslateRun
 
 if TYPE_CHECKING:
     from .task import TranslatePredictor
@@ -22,7 +22,7 @@ SIGNED = ("bleu", "chrf", "ter")  # metrics that have a signature
 OpenSplit: TypeAlias = Callable[..., Source]  # (run, split, files)
 
 
-def data_split(run: Run, split: str, files: DataFiles | None = None) -> Source:
+def data_split(run: TranslateRun, split: str, files: DataFiles | None = None) -> Source:
     """A split of the data; the embedded data are dates. Test data may have several references."""
     data = run.data
     alignments = data.alignment_file if split == "train" else ""

@@ -11,7 +11,7 @@ import torch
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
 from ...config.losses import TEACHER, TaughtLoss
-from ...config.run import Run
+from ...config.run import RunType
 from ...data.batch import Batch
 from ...data.datasets.collate import collate_pairs
 from ...data.datasets.pairs import PairDataset
@@ -65,24 +65,23 @@ from ..parallel.teacher import copy_teacher_weights, teacher_config
 from ..task import TEXT, Task, spec_of
 from ..texts import as_pairs, as_text, as_texts
 from .evaluation import TEXT_METRICS, OpenSplit, data_split, evaluate_translations, target_loss
+from .settings import PairRun, TranslateRun
 
 TASK = Task("translate", TEXT, "target", frozenset({"fertility", "ctc", "mask_predict"}))
 HEAD = "target"  # the head of a family with several heads
 
 
 class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
-    """A translation for every text; decode.strategy.n above 1 gives a list of them.
+    """A translation for every text; decode.strategy.n above 1 gives a list of them."""
 
-    Batch-invariant: a translation never depends on the rest of its batch.
-    """
-
+    run: PairRun
     fields = 2
     roles: tuple[Role, ...] = (SOURCE, TARGET)
     request_type, result_type = TranslateRequest, TranslateResult
 
     def __init__(
         self,
-        run: Run,
+        run: PairRun,
         model: Seq2SeqModel | Ensemble,
         source: Tokenizer,
         target: Tokenizer,
@@ -225,6 +224,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 class TranslateJob(TrainingJob):
     """Pairs of texts."""
 
+    run: PairRun
     predictor: TranslatePredictor
     splits: Mapping[str, Source]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
@@ -275,13 +275,15 @@ class TranslateJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, processors: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+def prepare(
+    run: TranslateRun, processors: Processors, device: torch.device, folder: Path | None = None
+) -> TranslateJob:
     """Open the data and train the tokenizers that are not kept; writes no file."""
     return prepare_pairs(run, processors, device, TranslatePredictor, run.train.objective)
 
 
 def prepare_pairs(
-    run: Run,
+    run: PairRun,
     processors: Processors,
     device: torch.device,
     predictor_type: type[TranslatePredictor],
@@ -299,7 +301,7 @@ def prepare_pairs(
 
 
 def restore(
-    run: Run,
+    run: PairRun,
     folder: Path,
     device: torch.device,
     predictor_type: type[TranslatePredictor] = TranslatePredictor,
@@ -310,7 +312,7 @@ def restore(
     return predictor_type(run, build_model(run), source, target, device)
 
 
-def writer_class(run: Run) -> type[TextWriter]:
+def writer_class(run: PairRun) -> type[TextWriter]:
     """How the family of a run writes: token by token, or all at once."""
     from ..nat.ctc import CtcWriter
     from ..nat.writers import FertilityWriter, MaskPredictWriter
@@ -322,7 +324,7 @@ def writer_class(run: Run) -> type[TextWriter]:
     return next((writers[output] for output in writers if output in writes), TextWriter)
 
 
-def job_class(run: Run) -> type[TranslateJob]:
+def job_class(run: PairRun) -> type[TranslateJob]:
     """The training for the output of the family of a run."""
     from ..nat.jobs import CtcTranslationJob, FertilityJob, MaskPredictJob
 
@@ -333,7 +335,7 @@ def job_class(run: Run) -> type[TranslateJob]:
     return next((jobs[output] for output in jobs if output in writes), TranslateJob)
 
 
-def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
+def with_vocab(run: RunType, source: Tokenizer, target: Tokenizer) -> RunType:
     """The run with the vocabulary sizes of its tokenizers; a pretrained model may have larger ones."""
     sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
     if (
@@ -345,14 +347,14 @@ def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
     return with_head(with_inputs(with_model_settings(run, **sizes), TEXT), HEAD)
 
 
-def size_without_data(run: Run) -> Run:
+def size_without_data(run: RunType) -> RunType:
     """The run with the sizes of a model without data."""
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 
 
-def _copy_teacher(run: Run, model: Seq2SeqModel, loss: TaughtLoss) -> str | None:
+def _copy_teacher(run: PairRun, model: Seq2SeqModel, loss: TaughtLoss) -> str | None:
     """Copy the weights of the teacher if `teacher_init` is true; return a note about it."""
     if not loss.teacher_init:
         return None
@@ -372,7 +374,7 @@ def _teacher_tokenizers(name: str) -> tuple[Tokenizer, Tokenizer] | None:
     return require_tokenizer(processors, "source"), require_tokenizer(processors, "target")
 
 
-def _train_tokenizers(run: Run, train: Source) -> tuple[Tokenizer, Tokenizer]:
+def _train_tokenizers(run: PairRun, train: Source) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers of source and target: one for both if tokenizer.joint."""
     if run.tokenizer.joint:
         joint = train_tokenizer(run.tokenizer, train.texts(0, 1))

@@ -4,10 +4,10 @@ from functools import cached_property
 
 import torch
 
-from ...config.run import Run
 from ...families.protocols import SpeechModel
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.whisper import WhisperTokenizer
+from ..transcribe.settings import TranscribeRun
 from ..transcribe.task import TranscribePredictor
 from .transcriber import WhisperTranscriber
 
@@ -22,7 +22,12 @@ class WhisperPredictor(TranscribePredictor):
     window = 32  # recordings whose windows are in memory at once
 
     def __init__(
-        self, run: Run, model: SpeechModel, sound: AudioProcessor, target: WhisperTokenizer, device: torch.device
+        self,
+        run: TranscribeRun,
+        model: SpeechModel,
+        sound: AudioProcessor,
+        target: WhisperTokenizer,
+        device: torch.device,
     ) -> None:
         super().__init__(run, model, sound, target, device)
         self.filters = ()  # the rules of decode.* name all tokens that are never written

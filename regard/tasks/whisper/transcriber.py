@@ -14,7 +14,6 @@ from functools import cached_property
 import torch
 
 from ...adapt.heads import remaining_heads
-from ...config.run import Run
 from ...config.strategies import Beam, DecodeStrategy, Greedy, Sample
 from ...data.datasets.targets import EncodeTargets
 from ...data.source import Source
@@ -38,6 +37,7 @@ from ...processors.text.whisper import WhisperTokenizer, WhisperTranscripts, tex
 from ..generate.plans import Plan, Planner
 from ..generate.writer import TextWriter
 from ..notices import require_finite
+from ..transcribe.settings import TranscribeRun
 from ..transcribe.transcriber import Chunks, Transcriber
 from .recordings import SoundWindow, open_recordings, read_windows, windows_at_pauses
 from .transcript import Transcript, WindowResult, WindowTrace, known_details
@@ -54,7 +54,7 @@ class WhisperTranscriber(Transcriber):
     target: WhisperTokenizer
 
     def __init__(
-        self, run: Run, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
+        self, run: TranscribeRun, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
     ) -> None:
         super().__init__(run, context, target, WindowModality(sound, context.model.stride), plan)
         self.sound = sound
