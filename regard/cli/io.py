@@ -54,7 +54,7 @@ def load_with_top(
             raise
         raise UserError(
             f"--top is for runs that predict labels or words, but {run} writes texts; leave it out, or get several "
-            "texts with decode.nbest=K"
+            "texts with decode.strategy.n=K"
         ) from error
 
 
@@ -155,7 +155,7 @@ def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) ->
         raise UserError("--prompt is for language models, but this run is none; give it lines of text instead")
     if details:
         print_records([predictor.predict(prompt, details=True)])
-    elif predictor.run.decode.nbest > 1:
+    elif predictor.run.decode.strategy.n > 1:
         print("\n---\n".join(predictor.predict(prompt)))
     else:
         if sys.stderr.isatty():

@@ -65,14 +65,13 @@ def save_transcripts(
             "write its output to a file with > FILE"
         )
     sources = _one_recording(sources, [output for output in outputs if not output.is_folder])
-    details = needs_words({name for output in outputs for name in output.formats}, predictor.run)
+    details = needs_words({name for output in outputs for name in output.formats}, predictor.longest_segment)
     writer = TranscriptWriter(outputs, inputs, details)
     print_skipped(write_results(predictor, writer.plan_files(sources), writer))
 
 
-def needs_words(formats: set[str], run: Any) -> bool:
+def needs_words(formats: set[str], longest: float) -> bool:
     """True if files need the times of words, which cost a second pass: JSON, and subtitles of long segments."""
-    longest = run.decode.segment or run.data.max_seconds
     return "json" in formats or (bool(formats & {"srt", "vtt"}) and longest > SECONDS)
 
 

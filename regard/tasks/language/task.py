@@ -62,7 +62,7 @@ HEAD = "next"  # the head of a family with several heads
 
 
 class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
-    """The continuation of every prompt; decode.nbest above 1 gives a list of them."""
+    """The continuation of every prompt; decode.strategy.n above 1 gives a list of them."""
 
     run: LanguageRun
     request_type, result_type = LanguageRequest, LanguageResult

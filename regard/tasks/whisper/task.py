@@ -38,6 +38,10 @@ class WhisperPredictor(TranscribePredictor):
         tokens: int = self.run.model.positions.tokens
         return tokens
 
+    @property
+    def longest_segment(self) -> float:
+        return self.sound.seconds
+
     @cached_property
     def transcriber(self) -> WhisperTranscriber:
         return WhisperTranscriber(self.run, self.context_of_model(), self.target, self.sound, self.plan)
