@@ -209,10 +209,9 @@ class AdapterSwitch(AnyPredictor):
 
     def use(self, name: str) -> "AdapterSwitch":
         """Select a predictor by name."""
-        selected = self[name]
+        if name not in self.predictors:
+            raise unknown_adapter(name, self.predictors)
         self.name = name
-        for attribute in ("fields", "roles", "table_formats", "field", "output", "multiline"):
-            setattr(self, attribute, getattr(selected, attribute))
         return self
 
     @property
