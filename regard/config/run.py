@@ -1,8 +1,9 @@
 """Runs: merge recipes, sizes, `start` and overrides into one validated, frozen `Run`; report all errors at once."""
 
+import json
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Generic, Literal, Self, TypeAlias, cast
 
@@ -249,8 +250,22 @@ def override_settings(run: Run, settings: Settings, overrides: Settings) -> Json
 
 
 def changed_decode(run: Run, decode: Settings) -> Any:
-    """The run's decode.* with some settings changed."""
-    return change_settings(run, {"decode": decode}).decode if decode else run.decode
+    """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
+    if not decode:
+        return run.decode
+    try:
+        key = run.decode, json.dumps(decode, sort_keys=True, default=asdict)
+    except TypeError:  # not plain values: their text may not identify them
+        return change_settings(run, {"decode": decode}).decode
+    if key not in CHANGED:
+        if len(CHANGED) >= MAX_CHANGED:
+            CHANGED.clear()
+        CHANGED[key] = change_settings(run, {"decode": decode}).decode
+    return CHANGED[key]
+
+
+CHANGED: dict[tuple[Base, str], Base] = {}
+MAX_CHANGED = 256
 
 
 @cache
