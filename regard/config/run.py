@@ -1,8 +1,9 @@
 """Runs: merge recipes, sizes, `start` and overrides into one validated, frozen `Run`; report all errors at once."""
 
+import json
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Generic, Literal, Self, TypeAlias, cast
 
@@ -13,7 +14,6 @@ from ..errors import UserError
 from ..files import JsonObject
 from ..html import html_table
 from .data.base import Data
-from .data.texts import TokenizerConfig
 from .family import FamilySettings, family_of
 from .merge import (
     Settings,
@@ -59,8 +59,8 @@ class Run(Base, Generic[D, X, M, L]):
     model: SerializeAsAny[M]  # the Config of the family
     pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
     # them
-    data: SerializeAsAny[D] = _section()  # data, decode, eval: the types depend on the task
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: SerializeAsAny[D] = _section()  # data, tokenizer, decode, eval: the types depend on the task
+    tokenizer: Any = _section()
     train: Train[L] = _section()
     decode: SerializeAsAny[X] = _section()
     eval: Any = _section()
@@ -77,7 +77,7 @@ class Run(Base, Generic[D, X, M, L]):
             raise ValueError(f"task is {format_value(value)}; {one_of(value, list(TASKS))}")
         return value
 
-    @field_validator("data", "decode", "eval", mode="before")
+    @field_validator("data", "tokenizer", "decode", "eval", mode="before")
     @classmethod
     def _task_section(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Base) or "task" not in info.data:
@@ -249,8 +249,22 @@ def override_settings(run: Run, settings: Settings, overrides: Settings) -> Json
 
 
 def changed_decode(run: Run, decode: Settings) -> Any:
-    """The run's decode.* with some settings changed."""
-    return change_settings(run, {"decode": decode}).decode if decode else run.decode
+    """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
+    if not decode:
+        return run.decode
+    try:
+        key = run.decode, json.dumps(decode, sort_keys=True, default=asdict)
+    except TypeError:  # not plain values: their text may not identify them
+        return change_settings(run, {"decode": decode}).decode
+    if key not in CHANGED:
+        if len(CHANGED) >= MAX_CHANGED:
+            CHANGED.clear()
+        CHANGED[key] = change_settings(run, {"decode": decode}).decode
+    return CHANGED[key]
+
+
+CHANGED: dict[tuple[Base, str], Base] = {}
+MAX_CHANGED = 256
 
 
 @cache
@@ -445,7 +459,8 @@ def _add_start(
             f"set model.family={other} if the task can use it"
         )
     dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    foreign = {key for key in settings if key.startswith("data.") and key not in draft.leaves}  # of the start's task
+    sections = ("data.", "tokenizer.")
+    foreign = {key for key in settings if key.startswith(sections) and key not in draft.leaves}  # of the start's task
     draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts | foreign})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(

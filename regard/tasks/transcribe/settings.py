@@ -2,8 +2,8 @@
 
 from typing import Any, TypeAlias
 
-from ...config.data.sound import SoundData
-from ...config.decode_sound import TranscribeDecode
+from ...config.data.sound import SoundData, TranscriptData, WhisperData
+from ...config.decode_sound import TranscribeDecode, WhisperDecode
 from ...config.losses import SmoothedLoss
 from ...config.run import Run
 from ...config.task_settings import CER, EXACT, LOSS, PERPLEXITY, WER, SpeechEval, TaskSettings
@@ -12,4 +12,5 @@ SETTINGS = TaskSettings(
     SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval, objective=SmoothedLoss
 )
 
-TranscribeRun: TypeAlias = Run[SoundData, Any, Any, SmoothedLoss]
+TranscribeRun: TypeAlias = Run[TranscriptData, Any, Any, SmoothedLoss]
+WhisperRun: TypeAlias = Run[WhisperData, WhisperDecode, Any, SmoothedLoss]

@@ -4,13 +4,13 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.data.sound import SoundData
+from ...config.data.sound import SoundData, WhisperData
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
@@ -65,7 +65,7 @@ from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
 from .segments import SegmentTranscriber
-from .settings import TranscribeRun
+from .settings import TranscribeRun, WhisperRun
 from .transcriber import OnProgress, Transcriber, progress_emit
 
 TASK = Task("transcribe", frozenset({"frames"}), "target")
@@ -260,17 +260,18 @@ def prepare(
     target, sound = find_tokenizer(processors, TEXT), processors.get(SOUND)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
-        target = target if window is None else windowed_tokenizer(target, run.data, window)
+        target = target if window is None else windowed_tokenizer(target, cast(WhisperData, run.data), window)
     if not isinstance(sound, SoundFrames):
-        sound = new_frames(run.data, splits["train"]) if window is None else window_frames(run.data, window)
+        train = splits["train"]
+        sound = window_frames(run.data, window) if window else new_frames(cast(SoundData, run.data), train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
     if isinstance(target, WhisperTokenizer):
-        run = with_prompt_settings(run, target)
+        run = with_prompt_settings(cast(WhisperRun, run), target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
 
 
-def with_prompt_settings(run: TranscribeRun, target: WhisperTokenizer) -> TranscribeRun:
+def with_prompt_settings(run: WhisperRun, target: WhisperTokenizer) -> WhisperRun:
     """The run whose decode.* matches its training: the language, the task, and timestamps if the data has them."""
     data, decode = run.data, run.decode
     timestamps = decode.windows.timestamps and data.timestamps
@@ -284,7 +285,7 @@ def with_prompt_settings(run: TranscribeRun, target: WhisperTokenizer) -> Transc
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
-def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
+def windowed_tokenizer(trained: TrainedTokenizer, data: WhisperData, frames: int) -> WhisperTokenizer:
     """The tokenizer of a model that reads windows."""
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
@@ -305,7 +306,7 @@ def new_predictor(
     from ..whisper.task import WhisperPredictor
 
     if isinstance(target, WhisperTokenizer) and isinstance(sound, AudioProcessor):
-        return WhisperPredictor(run, build_model(run), sound, target, device)
+        return WhisperPredictor(cast(WhisperRun, run), build_model(run), sound, target, device)
     return TranscribePredictor(run, build_model(run), sound, target, device)
 
 

@@ -3,14 +3,19 @@
 from typing import Any, TypeAlias
 
 from ...config.data.base import PackedData
-from ...config.data.texts import PairData
+from ...config.data.texts import PairData, PairTokenizerConfig
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import TaughtLoss, TranslationLoss
 from ...config.run import Run
 from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 
 SETTINGS = TaskSettings(
-    PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval, objective=TranslationLoss
+    PairData,
+    Seq2SeqDecode,
+    (LOSS, PERPLEXITY, BLEU, CHRF, EXACT),
+    TextEval,
+    objective=TranslationLoss,
+    tokenizer=PairTokenizerConfig,
 )
 
 TranslateRun: TypeAlias = Run[PairData, Any, Any, TaughtLoss]

@@ -10,6 +10,7 @@ import torch
 
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
+from ...config.data.texts import PairTokenizerConfig
 from ...config.losses import TEACHER, TaughtLoss
 from ...config.run import RunType
 from ...data.batch import Batch
@@ -352,7 +353,8 @@ def with_vocab(run: RunType, source: Tokenizer, target: Tokenizer) -> RunType:
 
 def size_without_data(run: RunType) -> RunType:
     """The run with the sizes of a model without data."""
-    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
+    separate = isinstance(run.tokenizer, PairTokenizerConfig) and not run.tokenizer.joint
+    target = run.model.target_vocab or (run.tokenizer.vocab if separate else 0)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 

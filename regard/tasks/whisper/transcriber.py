@@ -37,7 +37,7 @@ from ...processors.text.whisper import WhisperTokenizer, WhisperTranscripts, tex
 from ..generate.plans import Plan, Planner
 from ..generate.writer import TextWriter
 from ..notices import require_finite
-from ..transcribe.settings import TranscribeRun
+from ..transcribe.settings import WhisperRun
 from ..transcribe.transcriber import Chunks, Transcriber
 from .recordings import SoundWindow, open_recordings, read_windows, windows_at_pauses
 from .transcript import Transcript, WindowResult, WindowTrace, known_details
@@ -51,10 +51,11 @@ PROMPT = 4  # the most tokens before a known text: START, language, task, no tim
 class WhisperTranscriber(Transcriber):
     """Recordings window by window."""
 
+    run: WhisperRun
     target: WhisperTokenizer
 
     def __init__(
-        self, run: TranscribeRun, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
+        self, run: WhisperRun, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
     ) -> None:
         super().__init__(run, context, target, WindowModality(sound, context.model.stride), plan)
         self.sound = sound
@@ -310,7 +311,9 @@ class WhisperTranscriber(Transcriber):
         language = self.target.data_language(data.language)
         if data.task not in self.target.control.tasks and data.task != "transcribe":
             raise UserError(f"data.task is {data.task}, and this model does not {data.task}; start from another one")
-        return WhisperTranscripts(self.target, language, data.task, data.timestamps, data.prompts, self.max_previous)
+        return WhisperTranscripts(
+            self.target, language, data.task, data.timestamps, data.keep_prompts, self.max_previous
+        )
 
     def scored_examples(self, examples: Source) -> list[int]:
         texts = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
