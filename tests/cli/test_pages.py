@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -208,9 +209,11 @@ def check_captions(run: PageRun) -> None:
     assert len(run.of("regard predict runs/captions new/*.png").lines) == 10
     record = json.loads(run.of("regard predict runs/captions new --json").lines[0])
     assert record["path"] == "new/0.png" and len(record["alignment"]["patches"]) == len(record["tokens"])
-    best = run.of("regard predict runs/captions new/1.png decode.kind=beam decode.nbest=3").lines
+    best = run.of("regard predict runs/captions new/1.png decode.strategy=beam decode.strategy.n=3").lines
     assert len(best) == 1 and len(best[0].split("\t")) == 3
-    assert "circle" in run.of("regard predict runs/captions new/1.png decode.kind=beam decode.include=circle").lines[0]
+    assert (
+        "circle" in run.of("regard predict runs/captions new/1.png decode.strategy=beam decode.include=circle").lines[0]
+    )
     assert any(line.startswith("cider") for line in run.of("regard eval runs/captions").lines)
     assert isinstance(run.names["caption"], str) and run.names["score"] < 0
 
@@ -291,7 +294,10 @@ def check_whisper(run: PageRun) -> None:
     words = [line.split("\t")[2] for line in run.of("regard align-audio").lines]
     assert words == ["the", "words", "that", "are", "spoken"]
     assert Path("talk.srt").is_file() and Path("german.vtt").is_file() and len([*Path("subtitles").iterdir()]) == 8
-    assert regard.load("runs/times").run.decode.timestamps and not regard.load("runs/german").run.decode.timestamps
+    assert (
+        regard.load("runs/times").run.decode.windows.timestamps
+        and not regard.load("runs/german").run.decode.windows.timestamps
+    )
     for name in ("german-whisper", "lora-whisper", "whisper-morse"):
         assert (Path(name) / "preprocessor_config.json").is_file()
     result = run.names["result"]
@@ -304,17 +310,23 @@ def check_whisper(run: PageRun) -> None:
 def check_whisper_table(page: str) -> None:
     """The table of the page has the settings of decoding with their defaults."""
     run = regard.resolve("whisper").run
-    rows = dict(re.findall(r"^\| `decode\.(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `decode\.([\w.]+)` \| ([^|]*) \|", page, re.MULTILINE))
     known: dict[str, Any] = {"true": True, "none": "", "that of the folder": "greedy"}
     known["0, 0.2, … 1"] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     for name, default in rows.items():
-        assert getattr(run.decode, name) == (known[default] if default in known else float(default)), name
-    assert {"sequential", "condition_on_previous", "temperatures", "no_speech_threshold", "batch"} <= {*rows}
+        assert attrgetter(name)(run.decode) == (known[default] if default in known else float(default)), name
+    windows = {"sequential", "condition_on_previous", "temperatures", "no_speech_threshold"}
+    assert {"strategy.kind", "batch", *(f"windows.{name}" for name in windows)} <= {*rows}
 
 
 def check_shown_position(sequential: str) -> None:
     """A terminal shows the position in a recording of several windows."""
-    given = [f"decode.sequential={sequential}", "decode.temperatures=[0]", "decode.max_tokens=5", "decode.batch=1"]
+    given = [
+        f"decode.windows.sequential={sequential}",
+        "decode.windows.temperatures=[0]",
+        "decode.max_tokens=5",
+        "decode.batch=1",
+    ]
 
     def predict(name: str) -> int:
         with mock.patch.object(sys.stderr, "isatty", lambda: True), mock.patch.object(recording_files, "PAUSE", 0.0):

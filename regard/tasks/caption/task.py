@@ -1,13 +1,15 @@
 """Captions: a sentence for an image, by sequence-to-sequence models whose source is patches."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
+from ...config.strategies import beam_for_one_text
 from ...data.datasets.fields import ImageField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import PlainTargets, TargetField
@@ -51,10 +53,12 @@ from ..base import (
     with_model_settings,
 )
 from ..classify_image.task import image_processor
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
 from ..objectives import Seq2SeqObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task, spec_of
 from .settings import CaptionRun
 
@@ -100,8 +104,9 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
     def is_item(self, x: object) -> bool:
         return is_image(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        return CAPTIONED_IMAGES.items(name, self.run.data)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(partial(CAPTIONED_IMAGES.items, data=self.run.data)))
 
     def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[CaptionRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per image."""
@@ -131,7 +136,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return item.value_as(Image).raw
 
     async def view(self, item: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
-        plan = self.plan(self.requests([item], kind="beam", nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=beam_for_one_text(self.run.decode.strategy))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
@@ -140,7 +145,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         examples.require_nonempty("data.test")
         references = reference_lists(examples)
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        captions = predict_lazily(self, (image for image, _ in examples), {"nbest": 1})
+        captions = predict_lazily(self, (image for image, _ in examples), {"strategy": best_text(self.run)})
         metrics: Metrics = {"examples": len(examples)} | caption_metrics(captions, references, tokenization)
         metrics |= loss_metrics(self, examples, references)
         metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf")}

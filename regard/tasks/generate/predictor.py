@@ -72,7 +72,9 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         return [hypothesis.text for hypothesis in result.nbest] if several else result.text
 
     def format_line(self, name: str, request: TextQ, result: TextA) -> str:
-        """The texts for an item on one line, with tabs between them."""
+        """The texts for an item on one line, with tabs between them; those of a file have single spaces."""
+        if self.item_reader.files is None:
+            return super().format_line(name, request, result)
         plain = self.plain_result(request, result)
         return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 
@@ -91,7 +93,7 @@ def _stream_item(predictor: TextPredictor[Item, TextQ, TextA], item: Item, decod
     (request,) = predictor.requests([item], **decode)
     count = number_of_texts(request.strategy, predictor.run.decode)
     if count > 1:
-        raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
+        raise UserError(f"decode.strategy.n is {count}; a stream has one text, use predict or decode.strategy.n=1")
     return stream_text(partial(predictor.submit, request))
 
 

@@ -1,7 +1,8 @@
 """Texts, images and sound in one model: it writes a text for each input; a tag selects the task."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,11 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqCtcObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from ..text2text.task import MetricsByTask
 from .items import RawInput, as_item, input_of, is_single, new_item, new_request, open_items
@@ -120,12 +123,9 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
     def is_item(self, x: object) -> bool:
         return is_single(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawInput]]:
-        return open_items(name)
-
-    def text_item(self, line: str) -> Item:
-        """A line of stdin as an item."""
-        return Item(text=line)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(open_items, partial(new_item, TEXT)))
 
     def requests(self, items: Iterable[RawInput], details: bool = False, **decode: object) -> list[MultitaskRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per input."""
@@ -161,7 +161,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
 
     async def view(self, item: RawInput, target: str | None = None, layer: Which = None) -> AttentionView:
         modality, value, prompt = self._tagged(item := as_item(item))
-        plan = self.plan(self.requests([item], nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=best_text(self.run))[0])
         return await self.writer.look(modality, value, plan, target, layer, view_title(self.run), prompt)
 
     def look_item(self, item: Item) -> Item:
@@ -185,7 +185,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
 def evaluate_mixture(predictor: MultitaskPredictor, mixture: TaskMixture) -> tuple[Metrics, list[str], list[str]]:
     """The metrics of test data, the outputs and the references."""
     predictor.tags.require_known(mixture, "data.test")
-    outputs, tasks = evaluate_tasks(predictor, mixture, {"nbest": 1})
+    outputs, tasks = evaluate_tasks(predictor, mixture, {"strategy": best_text(predictor.run)})
     metrics: Metrics = {"examples": len(mixture), **mean_metrics(tasks), **losses(predictor, mixture)}
     references = [str(mixture.field(index, 2)) for index in range(len(mixture))]
     return metrics | {"tasks": MetricsByTask(tasks)}, outputs, references

@@ -1,16 +1,16 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.data.sound import SoundData
+from ...config.data.sound import SoundData, WhisperData
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
@@ -57,13 +57,15 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
 from .segments import SegmentTranscriber
-from .settings import TranscribeRun
+from .settings import TranscribeRun, WhisperRun
 from .transcriber import OnProgress, Transcriber, progress_emit
 
 TASK = Task("transcribe", frozenset({"frames"}), "target")
@@ -92,6 +94,12 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     @property
     def output_tokenizer(self) -> Tokenizer:
         return self.target
+
+    @property
+    def longest_segment(self) -> float:
+        """The longest segment of a transcript, in seconds."""
+        seconds: float = self.run.decode.max_segment_seconds or self.run.data.max_seconds
+        return seconds
 
     @cached_property
     def transcriber(self) -> Transcriber:
@@ -122,9 +130,9 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def is_item(self, x: object) -> bool:
         return is_sound(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
-        """The recordings in a file, a folder, an archive or a table of paths."""
-        return TRANSCRIBED_SOUNDS.items(name, self.run.data)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(partial(TRANSCRIBED_SOUNDS.items, data=self.run.data)))
 
     # --- known texts -------------------------------------------------------------------------------------------
 
@@ -163,7 +171,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, transcripts, references = transcribe_examples(self, examples, {"nbest": 1})
+        metrics, transcripts, references = transcribe_examples(self, examples, {"strategy": best_text(self.run)})
         return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(
@@ -252,28 +260,32 @@ def prepare(
     target, sound = find_tokenizer(processors, TEXT), processors.get(SOUND)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
-        target = target if window is None else windowed_tokenizer(target, run.data, window)
+        target = target if window is None else windowed_tokenizer(target, cast(WhisperData, run.data), window)
     if not isinstance(sound, SoundFrames):
-        sound = new_frames(run.data, splits["train"]) if window is None else window_frames(run.data, window)
+        train = splits["train"]
+        sound = window_frames(run.data, window) if window else new_frames(cast(SoundData, run.data), train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
     if isinstance(target, WhisperTokenizer):
-        run = with_prompt_settings(run, target)
+        run = with_prompt_settings(cast(WhisperRun, run), target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
 
 
-def with_prompt_settings(run: TranscribeRun, target: WhisperTokenizer) -> TranscribeRun:
+def with_prompt_settings(run: WhisperRun, target: WhisperTokenizer) -> WhisperRun:
     """The run whose decode.* matches its training: the language, the task, and timestamps if the data has them."""
     data, decode = run.data, run.decode
-    learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
+    timestamps = decode.windows.timestamps and data.timestamps
+    learned: dict[str, object] = {
+        "task": data.task, "windows": decode.windows.model_copy(update={"timestamps": timestamps})
+    }  # fmt: skip
     if target.multilingual:
         learned["language"] = decode.language or target.data_language(data.language)
-    if not decode.suppress_tokens:
-        learned["suppress_tokens"] = target.control_ids
+    if not decode.rules.suppress_tokens:
+        learned["rules"] = replace(decode.rules, suppress_tokens=tuple(target.control_ids))
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
-def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
+def windowed_tokenizer(trained: TrainedTokenizer, data: WhisperData, frames: int) -> WhisperTokenizer:
     """The tokenizer of a model that reads windows."""
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
@@ -294,7 +306,7 @@ def new_predictor(
     from ..whisper.task import WhisperPredictor
 
     if isinstance(target, WhisperTokenizer) and isinstance(sound, AudioProcessor):
-        return WhisperPredictor(run, build_model(run), sound, target, device)
+        return WhisperPredictor(cast(WhisperRun, run), build_model(run), sound, target, device)
     return TranscribePredictor(run, build_model(run), sound, target, device)
 
 

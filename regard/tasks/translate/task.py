@@ -10,6 +10,7 @@ import torch
 
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
+from ...config.data.texts import PairTokenizerConfig
 from ...config.losses import TEACHER, TaughtLoss
 from ...config.run import RunType
 from ...data.batch import Batch
@@ -18,7 +19,7 @@ from ...data.datasets.pairs import PairDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.pairs import split_references
-from ...data.tables.columns import SOURCE, TARGET, Role
+from ...data.tables.columns import SOURCE, TARGET
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Gather
@@ -56,12 +57,13 @@ from ..base import (
 )
 from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
-from ..generate.plans import Plan
+from ..generate.plans import Plan, best_text
 from ..generate.predictor import TextPredictor, join_models
 from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqObjective
 from ..parallel.teacher import copy_teacher_weights, teacher_config
+from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task, spec_of
 from ..texts import as_pairs, as_text, as_texts
 from .evaluation import TEXT_METRICS, OpenSplit, data_split, evaluate_translations, target_loss
@@ -72,11 +74,9 @@ HEAD = "target"  # the head of a family with several heads
 
 
 class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
-    """A translation for every text; decode.nbest above 1 gives a list of them."""
+    """A translation for every text; decode.strategy.n above 1 gives a list of them."""
 
     run: PairRun
-    fields = 2
-    roles: tuple[Role, ...] = (SOURCE, TARGET)
     request_type, result_type = TranslateRequest, TranslateResult
 
     def __init__(
@@ -91,6 +91,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         self.run, self.source, self.target, self.device = run, source, target, device
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return reader_of(self.run, SOURCE, TARGET)
 
     @property
     def output_tokenizer(self) -> Tokenizer:
@@ -122,10 +126,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
         plan = self.plan(request)
-        if not plan.decode.split:
+        if not plan.decode.split_sentences:
             return await self._write(request, request.source, plan, emit)
         sentences = [sentence.strip() for sentence in split_sentences(request.source)]
-        following = self.plan(request, prefix="")  # the prefix begins the whole text
+        following = self.plan.after_prefix(request)  # the prefix begins the whole text
         parts = None if emit is None else OrderedParts(emit)
 
         async def write(number: int, sentence: str) -> TranslateResult:
@@ -161,7 +165,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        plan = self.plan(self.requests([item], nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=best_text(self.run))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def align(
@@ -349,7 +353,8 @@ def with_vocab(run: RunType, source: Tokenizer, target: Tokenizer) -> RunType:
 
 def size_without_data(run: RunType) -> RunType:
     """The run with the sizes of a model without data."""
-    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
+    separate = isinstance(run.tokenizer, PairTokenizerConfig) and not run.tokenizer.joint
+    target = run.model.target_vocab or (run.tokenizer.vocab if separate else 0)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 

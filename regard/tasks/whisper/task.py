@@ -1,13 +1,14 @@
 """The predictor of Whisper models: the task `transcribe` with languages, translation into English, and timestamps."""
 
 from functools import cached_property
+from typing import cast
 
 import torch
 
 from ...families.protocols import SpeechModel
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.whisper import WhisperTokenizer
-from ..transcribe.settings import TranscribeRun
+from ..transcribe.settings import WhisperRun
 from ..transcribe.task import TranscribePredictor
 from .transcriber import WhisperTranscriber
 
@@ -23,7 +24,7 @@ class WhisperPredictor(TranscribePredictor):
 
     def __init__(
         self,
-        run: TranscribeRun,
+        run: WhisperRun,
         model: SpeechModel,
         sound: AudioProcessor,
         target: WhisperTokenizer,
@@ -38,6 +39,12 @@ class WhisperPredictor(TranscribePredictor):
         tokens: int = self.run.model.positions.tokens
         return tokens
 
+    @property
+    def longest_segment(self) -> float:
+        return self.sound.seconds
+
     @cached_property
     def transcriber(self) -> WhisperTranscriber:
-        return WhisperTranscriber(self.run, self.context_of_model(), self.target, self.sound, self.plan)
+        return WhisperTranscriber(
+            cast(WhisperRun, self.run), self.context_of_model(), self.target, self.sound, self.plan
+        )
