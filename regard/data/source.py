@@ -104,7 +104,7 @@ def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class FieldValues(LazySequence[Any]):
+class FieldValues(LazySequence[object]):
     """The values of one field of a source, such as images or texts."""
 
     examples: Source
@@ -113,7 +113,7 @@ class FieldValues(LazySequence[Any]):
     def __len__(self) -> int:
         return len(self.examples)
 
-    def item(self, index: int) -> Any:
+    def item(self, index: int) -> object:
         return self.examples.field(index, self.field)
 
 
