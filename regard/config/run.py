@@ -3,9 +3,17 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, cast
 
-from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    SkipValidation,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import TypeVar
 
 from ..errors import UserError
@@ -60,7 +68,7 @@ class Run(Base, Generic[D, X, M, L]):
     pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
     # them
     data: SerializeAsAny[D] = _section()  # data, decode, eval: the types depend on the task
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokenizer: Annotated[TokenizerConfig, SkipValidation()] = _section()
     train: Train[L] = _section()
     decode: SerializeAsAny[X] = _section()
     eval: Any = _section()
@@ -77,7 +85,7 @@ class Run(Base, Generic[D, X, M, L]):
             raise ValueError(f"task is {format_value(value)}; {one_of(value, list(TASKS))}")
         return value
 
-    @field_validator("data", "decode", "eval", mode="before")
+    @field_validator("data", "tokenizer", "decode", "eval", mode="before")
     @classmethod
     def _task_section(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Base) or "task" not in info.data:
@@ -426,7 +434,8 @@ def _add_start(
             f"set model.family={other} if the task can use it"
         )
     dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    foreign = {key for key in settings if key.startswith("data.") and key not in draft.leaves}  # of the start's task
+    of_task = {key for key in settings if key.startswith(("data.", "tokenizer."))}
+    foreign = of_task - draft.leaves.keys()  # of the task of the start
     draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts | foreign})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .data.base import Data
+from .data.texts import TokenizerConfig
 from .family import family_of
 from .registry import FAMILIES, TASKS, load_module
 from .train import Train
@@ -49,6 +50,7 @@ class TaskSettings:
     eval: type[Base] = Base  # no settings
     head: str = ""  # of models that have several
     objective: type[Base] = Base  # of train.objective.*; no settings
+    tokenizer: type[Base] = TokenizerConfig  # Base: the task reads and writes no text
 
     def metric(self, name: str) -> Metric:
         """The metric of this name."""
@@ -64,7 +66,10 @@ def task_settings(name: str) -> TaskSettings:
 def section_types(task: str, family: str | None) -> Mapping[str, type[Base]]:
     """The types of the sections that depend on the task. A family may have its own, in `ModelSpec.settings`."""
     common = task_settings(task)
-    types = {"data": common.data, "decode": common.decode, "eval": common.eval, "train.objective": common.objective}
+    types = {
+        **{name: getattr(common, name) for name in ("data", "decode", "eval", "tokenizer")},
+        "train.objective": common.objective,
+    }
     return {**types, **family_of(family).SPEC.settings.get(task, {})} if family in FAMILIES else types
 
 

@@ -192,7 +192,21 @@ class TokenizerConfig(Base):
     # stored in the run; space: words between spaces; wordpiece is BERT's: it loses spaces and unknown letters, so
     # decoding is not exact
     vocab: Annotated[int, Field(ge=5)] = 8000  # maximum size, with the four control symbols
-    joint: bool = True  # one tokenizer for both sides; false: one for each
     normalize: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"  # none (decoding restores every text
     # exactly), or what changes texts before they become tokens
     symbols: Strings = ()  # words that are never split
+
+    @property
+    def shared(self) -> bool:
+        """True if one tokenizer serves all texts."""
+        return True
+
+
+class PairTokenizer(TokenizerConfig):
+    """Settings of the tokenizers of sources and targets."""
+
+    joint: bool = True  # one tokenizer for both sides; false: one for each
+
+    @property
+    def shared(self) -> bool:
+        return self.joint

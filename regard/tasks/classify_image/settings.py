@@ -17,6 +17,8 @@ class ImageDecode(Base):
     batch: Positive = 32  # images per batch
 
 
-SETTINGS = TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class", objective=SmoothedLoss)
+SETTINGS = TaskSettings(
+    ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class", objective=SmoothedLoss, tokenizer=Base
+)
 
 ImageRun: TypeAlias = Run[ImageData, ImageDecode, Any, SmoothedLoss]

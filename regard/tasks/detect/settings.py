@@ -18,6 +18,6 @@ class DetectDecode(Base):
     batch: Positive = 8  # images per batch
 
 
-SETTINGS = TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50))
+SETTINGS = TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50), tokenizer=Base)
 
 DetectRun: TypeAlias = Run[DetectData, DetectDecode, Any]

@@ -2,12 +2,19 @@
 
 from typing import Any, TypeAlias
 
-from ...config.data.texts import MixData
+from ...config.data.texts import MixData, PairTokenizer
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import SmoothedLoss
 from ...config.run import Run
 from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
 
-SETTINGS = TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval, objective=SmoothedLoss)
+SETTINGS = TaskSettings(
+    MixData,
+    Seq2SeqDecode,
+    (LOSS, PERPLEXITY, BLEU, CHRF, EXACT),
+    TextEval,
+    objective=SmoothedLoss,
+    tokenizer=PairTokenizer,
+)
 
 Text2TextRun: TypeAlias = Run[MixData, Any, Any, SmoothedLoss]

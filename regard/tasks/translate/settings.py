@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import model_validator
 
 from ...config.data.base import PackedData
-from ...config.data.texts import PairData
+from ...config.data.texts import PairData, PairTokenizer
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import TaughtLoss, TranslationLoss
 from ...config.run import Run
@@ -36,7 +36,12 @@ PARALLEL_KINDS = ("argmax", "average", "npd", "mask-predict")  # of families tha
 
 
 SETTINGS = TaskSettings(
-    PairData, TranslateDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval, objective=TranslationLoss
+    PairData,
+    TranslateDecode,
+    (LOSS, PERPLEXITY, BLEU, CHRF, EXACT),
+    TextEval,
+    objective=TranslationLoss,
+    tokenizer=PairTokenizer,
 )
 
 TranslateRun: TypeAlias = Run[PairData, Any, Any, TaughtLoss]

@@ -349,7 +349,7 @@ def with_vocab(run: RunType, source: Tokenizer, target: Tokenizer) -> RunType:
 
 def size_without_data(run: RunType) -> RunType:
     """The run with the sizes of a model without data."""
-    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
+    target = run.model.target_vocab or (0 if run.tokenizer.shared else run.tokenizer.vocab)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 
@@ -376,7 +376,7 @@ def _teacher_tokenizers(name: str) -> tuple[Tokenizer, Tokenizer] | None:
 
 def _train_tokenizers(run: PairRun, train: Source) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers of source and target: one for both if tokenizer.joint."""
-    if run.tokenizer.joint:
+    if run.tokenizer.shared:
         joint = train_tokenizer(run.tokenizer, train.texts(0, 1))
         return joint, joint
     return train_tokenizer(run.tokenizer, train.texts(0)), train_tokenizer(run.tokenizer, train.texts(1))
