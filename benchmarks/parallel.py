@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 import regard
+from regard.config.merge import groups_in, kind_of, settings_of
 from regard.config.run import resolve_run
 from regard.device import resolve_device
 from regard.errors import UserError
-from regard.families import family
 from regard.tasks.task import prepare
 
 from .report import Report, Section
@@ -113,9 +113,9 @@ def section(
     return Section(name, "texts/s", rates, tuple(ours), facts)
 
 
-def strategies(predictor: Any) -> tuple[str, ...]:
+def strategies(predictor: Any) -> list[str | None]:
     """What the family of a run decodes by."""
-    return family(predictor.run.model.family).SPEC.strategies
+    return [kind_of(kind) for kind in groups_in(settings_of(type(predictor.run.decode))["strategy"].annotation)]
 
 
 def run_texts(predictor: Any, texts: Sequence[str], batch: int, decode: dict[str, Any]) -> RunRound:

@@ -106,10 +106,14 @@ def test_a_validator_counts_if_its_error_reaches_the_user(tmp_path, monkeypatch)
 
     monkeypatch.setenv(user_errors.FOLDER, str(tmp_path))
     monkeypatch.setattr(sys.modules["sitecustomize"], "RECORDED", set())
-    for settings in ({"decode.temperature": 0}, {"model.family": "nothing"}, {"data.train": "a,,b"}):
+    for settings in (
+        {"decode.min_tokens": 9, "decode.max_tokens": 5},
+        {"model.family": "nothing"},
+        {"data.train": "a,,b"},
+    ):
         with pytest.raises(regard.UserError):
             regard.build("translate", settings)
     frames = user_errors.recorded_frames(tmp_path)
     found = [line for line in user_errors.error_lines() if line.kind == user_errors.CAUSE and line.executed(frames)]
-    words = ("decode.temperature is", "model.family is", "has nothing on one side of a comma")
+    words = ("decode.min_tokens is", "model.family is", "has nothing on one side of a comma")
     assert len(found) == 3 and all(any(each in line.text for line in found) for each in words)

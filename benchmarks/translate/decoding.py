@@ -15,6 +15,7 @@ import torch
 from regard.adapt import precision
 from regard.config.decode import Seq2SeqDecode
 from regard.config.run import Run
+from regard.config.strategies import Beam, Greedy
 from regard.errors import UserError
 from regard.formats.ctranslate2 import token_strings
 from regard.tasks.translate.task import TranslatePredictor
@@ -140,9 +141,8 @@ def build_predictor(workload: TranslateWorkload, device: torch.device) -> Transl
 
 def ours(predictor: TranslatePredictor, texts: list[str], workload: TranslateWorkload) -> Decoder:
     def go(beam: int) -> list[list[int]]:
-        how = Seq2SeqDecode(
-            kind="beam" if beam > 1 else "greedy", beam=beam, max_tokens=workload.tokens, batch=workload.rows
-        )
+        strategy = Beam(beam) if beam > 1 else Greedy()
+        how = Seq2SeqDecode(strategy=strategy, max_tokens=workload.tokens, batch=workload.rows)
         plan, read = predictor.plan.of(how), predictor.modality.read(texts)
         found = predictor.run_programs((predictor.writer.search(source, plan) for source in read), workload.rows)
         return [best[0].tokens for best in found]

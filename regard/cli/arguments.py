@@ -58,10 +58,11 @@ def _hint(key: str) -> str:
     """The setting of a finished run that is most like the key, as a question."""
     from ..config.merge import settings_of
     from ..config.registry import TASKS
+    from ..config.renamed import MOVED
     from ..config.task_settings import task_settings
 
     sections = [(name, getattr(task_settings(task), name)) for task in TASKS for name in ("decode", "eval", "data")]
-    keys = [f"{name}.{setting}" for name, section in sections for setting in settings_of(section)]
+    keys = [*MOVED, *(f"{name}.{setting}" for name, section in sections for setting in settings_of(section))]
     near = [name for name in keys if name.endswith(f".{key}")]
     near = near or difflib.get_close_matches(key, [*keys, "device", "threads", "precision"], n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    return f" (did you mean {MOVED.get(near[0], near[0])}?)" if near else ""

@@ -58,7 +58,7 @@ def load_with_top(
             raise
         raise UserError(
             f"--top is for runs that predict labels or words, but {run} writes texts; leave it out, or get several "
-            "texts with decode.nbest=K"
+            "texts with decode.strategy.n=K"
         ) from error
 
 
@@ -138,7 +138,7 @@ class FactPrinter(logging.Handler):
 
 
 def one_line(text: Line) -> str:
-    """A text on one line; several (decode.nbest, decode.top) separated by tabs, a label with its probability."""
+    """A text on one line; several (decode.strategy.n, decode.top) separated by tabs, a label with its probability."""
     if isinstance(text, list):
         return "\t".join(one_line(item).replace("\t", " ") for item in text)
     if isinstance(text, float) or text is None:  # the number of a regressor; an empty text has none
@@ -202,7 +202,7 @@ def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) ->
         raise UserError("--prompt is for language models, but this run is none; give it lines of text instead")
     if details:
         print_records([predictor.predict(prompt, details=True)])
-    elif predictor.run.decode.nbest > 1:
+    elif predictor.run.decode.strategy.n > 1:
         print("\n---\n".join(predictor.predict(prompt)))
     else:
         if sys.stderr.isatty():

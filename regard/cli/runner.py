@@ -61,8 +61,8 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
             return print_error(usage_message(error))
         if is_out_of_memory(error):
             return print_error(
-                "not enough memory; lower decode.batch, decode.beam, decode.max_tokens or train.tokens, or use a "
-                "smaller model"
+                "not enough memory; lower decode.batch, decode.strategy.size, decode.max_tokens or train.tokens, or "
+                "use a smaller model"
             )
         print_error(
             f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (REGARD_TRACEBACK=1 shows where)"

@@ -67,7 +67,7 @@ def save_transcripts(
     sources = _one_recording(sources, [output for output in outputs if not output.is_folder])
     planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being transcribed
     skipped = 0
-    details = needs_words({name for output in outputs for name in output.formats}, predictor.run)
+    details = needs_words({name for output in outputs for name in output.formats}, predictor.longest_segment)
     for entry, _, result in file_results(predictor, _plan_files(sources, outputs, inputs, planned), details):
         files = planned.popleft()
         if isinstance(result, UserError):
@@ -82,9 +82,8 @@ def save_transcripts(
     print_skipped(skipped)
 
 
-def needs_words(formats: set[str], run: Any) -> bool:
+def needs_words(formats: set[str], longest: float) -> bool:
     """True if files need the times of words, which cost a second pass: JSON, and subtitles of long segments."""
-    longest = run.decode.segment or run.data.max_seconds
     return "json" in formats or (bool(formats & {"srt", "vtt"}) and longest > SECONDS)
 
 

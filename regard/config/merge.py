@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from ..errors import UserError
 from ..files import Json, Toml
-from .renamed import moved_key, renamed_key
+from .renamed import MOVED, moved_key, renamed_key
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -131,6 +131,8 @@ class SettingsDraft:
                 self.leaves[key] = self.leaves[key] | setting.annotation if key in self.leaves else setting.annotation
             for member in inner:
                 self._register(member, f"{key}.", swapped)
+                for short in set(MOVED.values()) & {f"{key}.{constant}" for constant in vars(member)}:
+                    self.leaves.setdefault(short, int)  # one that is fixed for some kinds, or for all
 
     def add_layer(self, where: str, values: Settings) -> None:
         """Add a layer above the present values. A new kind in a slot removes the settings of the previous kind."""
@@ -152,14 +154,17 @@ class SettingsDraft:
 
     def _expand(self, values: Settings) -> Iterator[tuple[str, Any]]:
         for key, value in flatten(values):
-            if key not in self.leaves and key not in self.groups:
-                key = moved if (moved := moved_key(key)) in self.leaves or moved in self.groups else key
+            key = self.current_key(key)
             if isinstance(value, str) and key not in self.groups:
                 value = parse_value(value, self.leaves.get(key, str))
             elif isinstance(value, str):
                 table = from_toml(value) if value.startswith("{") else None
                 value = table if isinstance(table, dict) else with_kind(value, self.groups[key])
             yield from flatten({key: value})
+
+    def current_key(self, key: str) -> str:
+        """The key under which these settings have a key of an older format."""
+        return moved_key(key, self.leaves, self.groups)
 
     def _problem(self, key: str, value: Any) -> str | None:
         if key in self.groups and (inside := [name for name in self.leaves if name.startswith(f"{key}.")]):
@@ -173,25 +178,38 @@ class SettingsDraft:
 
     def _hint(self, key: str) -> str:
         keys = [*self.leaves, *self.groups]
-        if (new := renamed_key(key)) != key and new in keys:
+        if (new := moved_key(renamed_key(key), keys)) != key and new in keys:
             return f"it is now called {new}"
+        if key in MOVED:  # of another task or family
+            return "`--show all` lists the keys of this task and family"
+        keys += [old for old, new in MOVED.items() if new in self.leaves]  # short forms, too
         near = [name for name in keys if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, keys, n=1) or difflib.get_close_matches(key, near, n=1, cutoff=0.0)
+        near = [self.current_key(name) for name in near]
         return f"did you mean {near[0]}?" if near else "`regard train RECIPE --show all` lists the keys"
 
     def _kind(self, slot: str) -> Any:
         return self.values.get(f"{slot}.kind", getattr(self.groups[slot].default, "kind", None))
 
+    def kinds(self, slot: str) -> dict[str | None, type]:
+        """The groups that a slot may hold, by their kinds."""
+        return {kind_of(group): group for group in groups_in(self.groups[slot].annotation)}
+
     def nested_values(self) -> Settings:
         """The nested values, without settings of another kind of their slot, which are reported as errors."""
-        for slot, setting in self.groups.items():
-            kinds = {kind_of(group): settings_of(group) for group in groups_in(setting.annotation)}
-            kind = self._kind(slot)
-            for key in [key for key in self.values if key.startswith(f"{slot}.") and len(kinds) > 1 and kind in kinds]:
-                if key[len(slot) + 1 :].partition(".")[0] not in kinds[kind]:
-                    others = ", ".join(name for name in kinds[kind] if name != "kind") or "no settings"
+        for slot in self.groups:
+            kinds, kind = self.kinds(slot), self._kind(slot)
+            if kind is None or kind not in kinds:
+                continue
+            known = settings_of(kinds[kind])
+            for key in [key for key in self.values if key.startswith(f"{slot}.")]:
+                name, absent = key[len(slot) + 1 :].partition(".")[0], object()
+                if name in known:
+                    continue
+                if vars(kinds[kind]).get(name, absent) != self.values[key]:  # a constant of the kind may be given
+                    others = ", ".join(name for name in known if name != "kind") or "no settings"
                     self.errors.append(f"{key} does not belong to {slot}={kind}, which has {others}")
-                    del self.values[key]
+                del self.values[key]
         return nest(self.values)
 
     def add_validation_errors(self, error: ValidationError, prefix: str = "") -> None:

@@ -1,8 +1,9 @@
 """Runs: merge recipes, sizes, `start` and overrides into one validated, frozen `Run`; report all errors at once."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, cast
 
 from pydantic import (
@@ -21,14 +22,13 @@ from ..files import JsonObject
 from ..html import html_table
 from .data.base import Data
 from .data.texts import TokenizerConfig
-from .decode import DecodeBase
 from .family import FamilySettings, family_of
 from .merge import (
     Settings,
     SettingsDraft,
+    TypeHint,
     flatten,
     format_value,
-    groups_in,
     one_of,
     origin_note,
     parse_value,
@@ -202,17 +202,34 @@ def load_config(values: Settings, where: str = "run.json") -> AnyRun:
     return _merge_layers([(where, values)], fresh=False).run
 
 
-def without_foreign(settings: Settings) -> JsonObject:
-    """The settings, by dotted key, without those that their task, family or slots lack: they never had an effect."""
+def without_foreign(settings: Settings) -> tuple[JsonObject, dict[str, str]]:
+    """Settings of an older run, by dotted key, under their current keys; and their former keys, by current key.
+
+    Keys that their task, family or slots lack are left out: they never had an effect. A strategy that the family lacks
+    was greedy.
+    """
     try:
         draft = _draft([("run.json", settings)])
     except ValueError:  # a family or a task of a plugin that is missing
-        return dict(settings)
-    draft.add_layer("run.json", {key: value for key, value in settings.items() if key in draft.leaves})
+        return dict(settings), {key: key for key in settings}
+    former = {current: key for key in settings if (current := draft.current_key(key)) in draft.leaves}
+    values = {key: settings[old] for key, old in former.items()}
+    if values.get(kind := "decode.strategy.kind") not in (kinds := _kinds(draft, "decode.strategy")):
+        values[kind] = "greedy" if "greedy" in kinds else next(iter(kinds), None)
+    draft.add_layer("run.json", values)
     draft.nested_values()
-    return {key: value for key, value in settings.items() if key in draft.values}
+    kept = {key: value for key, value in values.items() if key in draft.values}
+    return kept, {key: former[key] for key in kept if key in former}
 
 
+def _kinds(draft: SettingsDraft, slot: str) -> list[str | None]:
+    """The kinds that a slot may have; none if the settings have no such slot."""
+    return list(draft.kinds(slot)) if slot in draft.groups else []
+
+
+FAMILY_SECTIONS = ("data.", "decode.", "train.objective.")  # a family may have its own
+TOTAL_LIMITS = {"decode.max_tokens": "decode.max_length", "decode.min_tokens": "decode.min_length"}
+"""Limits of a continuation, each with the limit of prompt and continuation that it replaces."""
 LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached ends a training
 INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "threads", "precision")  # can be changed for a trained model
 
@@ -223,7 +240,6 @@ def change_settings(run: RunType, overrides: Settings, only: tuple[str, ...] = I
         group = key.partition(".")[0]
         if group not in only and group in Run.model_fields:
             raise UserError(f"{key} has no effect on a finished run; only these can be set: {', '.join(only)}")
-    overrides = _with_replaced(run, overrides)
     for name in {"decode", "model"}.intersection(only):
         if (section := _changed_section(run, name, overrides)) is not None:
             return run.model_copy(update={name: section})
@@ -231,55 +247,54 @@ def change_settings(run: RunType, overrides: Settings, only: tuple[str, ...] = I
     return cast(RunType, changed)  # task and family, which decide its types, are those of the run
 
 
-def changed_decode(run: Run, decode: Mapping[str, object]) -> Any:
-    """The run's decode.* with some settings changed, cached because every call of `predict` may need it."""
-    if not decode:
-        return run.decode
-    if not all(map(_is_plain, decode.values())):
-        return change_settings(run, {"decode": decode}).decode
-    key = run.decode, repr(sorted(decode.items()))  # repr distinguishes 1 from True
-    if (changed := CHANGED.get(key)) is None:
-        if len(CHANGED) >= MAX_CHANGED:
-            CHANGED.clear()
-        changed = CHANGED[key] = change_settings(run, {"decode": decode}).decode
-    return changed
+def override_settings(run: Run, settings: Settings, overrides: Settings) -> JsonObject:
+    """Settings for a run and others above them, by dotted key. A new kind in a slot removes those of another kind."""
+    draft = _draft([("run.json", {"task": run.task, "model.family": run.model.family})])
+    for where, layer in (("settings", settings), ("command line", overrides)):
+        draft.add_layer(where, layer)
+    draft.raise_errors()
+    return dict(draft.values)
 
 
-CHANGED: dict[tuple[Any, str], Any] = {}
-MAX_CHANGED = 256
+def changed_decode(run: Run, decode: Settings) -> Any:
+    """The run's decode.* with some settings changed."""
+    return change_settings(run, {"decode": decode}).decode if decode else run.decode
 
 
-def _is_plain(value: object) -> bool:
-    """True for None, numbers, text and lists of them: their repr identifies their value."""
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in (bool, int, float, str)
-
-
-def _with_replaced(run: Run, overrides: Settings) -> Settings:
-    """The overrides, and neutral values for settings of the run that conflict with them."""
-    changes = dict(flatten(overrides))
-    decode = {key.removeprefix("decode."): value for key, value in changes.items() if key.startswith("decode.")}
-    reset = run.decode.replaced_by(decode) if isinstance(run.decode, DecodeBase) else {}
-    return {**{f"decode.{name}": value for name, value in reset.items()}, **changes} if reset else overrides
+@cache
+def section_keys(section: type[Base], name: str) -> Mapping[str, TypeHint]:
+    """The type annotations of the settings of a section, by dotted key."""
+    return {f"{name}.{key}": annotation for key, annotation in SettingsDraft(section, {}).leaves.items()}
 
 
 def _changed_section(run: Run, name: str, overrides: Settings) -> Base | None:
     """The section with these settings; None if invalid or beyond it. Validating a whole run takes 40 times as long."""
     former: Base = getattr(run, name)
-    section, values = type(former).model_fields, dict(former)
-    for key, value in flatten(overrides):
-        group, _, setting = key.partition(".")
-        if group != name or setting not in section or groups_in(annotation := section[setting].annotation):
+    keys, values, groups = section_keys(type(former), name), dict(former), dict[str, dict[str, Any]]()
+    given = {moved_key(key, keys): value for key, value in flatten(overrides)}
+    for key, value in (_without_replaced(given, keys) | given).items():
+        if key not in keys:
             return None
-        value = parse_value(value, annotation) if isinstance(value, str) else value
-        if isinstance(value, bool) and bool not in plain_types(annotation):
+        value = parse_value(value, keys[key]) if isinstance(value, str) else value
+        if isinstance(value, bool) and bool not in plain_types(keys[key]):
             return None
-        values[setting] = value
+        setting, _, inner = key.removeprefix(f"{name}.").partition(".")
+        if inner:
+            groups.setdefault(setting, {})[inner] = value
+        else:
+            values[setting] = value
+    for setting, changes in groups.items():  # a new kind in a slot removes the settings of the previous kind
+        group = vars(values[setting])
+        values[setting] = changes if changes.get("kind", group.get("kind")) != group.get("kind") else group | changes
     try:
         return type(former).model_validate(values)
     except ValidationError:
         return None  # merging the whole run gives the error message
+
+
+def _without_replaced(given: Container[str], keys: Container[str]) -> dict[str, int]:
+    """Zero for limits that include the prompt, where a limit of the continuation is given."""
+    return {total: 0 for new, total in TOTAL_LIMITS.items() if new in given and total in keys}
 
 
 def parse_data_files(text: str) -> tuple[tuple[str, ...], ...]:
@@ -309,7 +324,7 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
     chosen = _chosen(layers, "model.family")
     module = family_of(chosen)
     start = _chosen(layers, "start") if fresh else ""
-    layers = _drop_other_families(layers)
+    layers = _drop_other_families(layers, draft)
     if fresh:
         _add_size(draft, module, settings_of(module.Config)["size"].default)
     started: Settings = {}
@@ -332,11 +347,18 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
 
 
 def _replace_limits(draft: SettingsDraft, where: str) -> None:
-    """A limit in a layer replaces those of lower layers: 20 epochs do not mean "at most 800 steps"."""
+    """A limit in a layer replaces those of lower layers: 20 epochs do not mean "at most 800 steps".
+
+    A new limit of a continuation replaces one that includes the prompt.
+    """
     limits = [key for key in LIMITS if draft.origin.get(key) == where and draft.values[key]]
     for key in LIMITS:
         if limits and draft.values.get(key) and draft.origin[key] != where:
             draft.values[key], draft.origin[key] = 0, f"replaced by {limits[0]}"
+    given = [key for key in TOTAL_LIMITS if draft.origin.get(key) == where]
+    for key, zero in _without_replaced(given, draft.values).items():
+        if draft.origin[key] != where:
+            draft.values[key], draft.origin[key] = zero, where
 
 
 def _check_train_data(draft: SettingsDraft) -> None:
@@ -355,31 +377,28 @@ def _check_train_data(draft: SettingsDraft) -> None:
             )
 
 
-def _drop_other_families(layers: list[Layer]) -> list[Layer]:
+def _drop_other_families(layers: list[Layer], draft: SettingsDraft) -> list[Layer]:
     """Remove what layers below a change of the family set for the former one, as a new kind does in a slot."""
     result: list[Layer] = []
     family, task = None, _known_task(layers)
     for where, values in layers:
         layer_family = dict(flatten(values)).get("model.family", family)
         if result and layer_family != family:
-            lost = ["model", *_lost_settings(task, family, layer_family)]
-            result = [(below, dict(_without_groups(settings, lost))) for below, settings in result]
+            former = SettingsDraft(Run, section_types(task, family))
+            result = [(below, _drop_foreign(settings, former, draft)) for below, settings in result]
         result, family = [*result, (where, values)], layer_family
     return result
 
 
-def _lost_settings(task: str, former: str | None, family: str | None) -> Iterator[str]:
-    """The dotted keys that the task has with the former family but not with this one."""
-    types = section_types(task, family)
-    for section, type_before in section_types(task, former).items():
-        yield from (f"{section}.{name}" for name in settings_of(type_before).keys() - settings_of(types[section]))
-
-
-def _without_groups(settings: Settings, groups: list[str]) -> Iterator[tuple[str, Any]]:
-    """The settings that are in none of these groups."""
-    for key, value in flatten(settings):
-        if not any(f"{moved_key(key)}.".startswith(f"{group}.") for group in groups):
-            yield key, value
+def _drop_foreign(values: Settings, former: SettingsDraft, draft: SettingsDraft) -> Settings:
+    """The settings without those of a model, and without keys and kinds of sections that only the former family has."""
+    flat = {draft.current_key(key): value for key, value in flatten(values) if not key.startswith("model.")}
+    for slot in [key.removesuffix(".kind") for key in flat]:
+        kind = flat.get(f"{slot}.kind", flat.get(slot))
+        if slot in draft.groups and slot.startswith(FAMILY_SECTIONS) and kind not in draft.kinds(slot):
+            flat = {key: value for key, value in flat.items() if key != slot and not key.startswith(f"{slot}.")}
+    lost = former.leaves.keys() - draft.leaves.keys()
+    return {key: value for key, value in flat.items() if former.current_key(key) not in lost}
 
 
 def _draft(layers: list[Layer]) -> SettingsDraft:

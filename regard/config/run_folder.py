@@ -80,14 +80,15 @@ def _from_former(about: JsonObject) -> JsonObject:
     from .run import without_foreign  # takes 30 ms, which current runs do not need here
 
     former, current = int(about["format"]), about | {"format": FORMAT}
-    settings: JsonObject = {}
+    former_keys: dict[str, str] = {}
     if isinstance(about.get("config"), dict):
-        settings = without_foreign(renamed_settings(dict(flatten(about["config"])), former))
+        settings, former_keys = without_foreign(renamed_settings(dict(flatten(about["config"])), former))
         current["config"] = nest(settings)
     if isinstance(about.get("origin"), dict):
         recipes = {f"recipe {old}": f"recipe {new}" for old, new in RENAMED_RECIPES.items()}
         origin = renamed_settings(about["origin"], former)
-        current["origin"] = {key: recipes.get(where, where) for key, where in origin.items() if key in settings}
+        origins = {key: origin[old] for key, old in former_keys.items() if old in origin}
+        current["origin"] = {key: recipes.get(where, where) for key, where in origins.items()}
     if former == 1 and isinstance(start := about.get("start"), dict):
         current["start"] = {"notes" if key == "told" else key: value for key, value in start.items()}
     if (recipe := about.get("recipe")) in RENAMED_RECIPES:

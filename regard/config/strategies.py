@@ -1,72 +1,103 @@
-"""Decoding strategies and token rules as frozen values. A request carries one strategy and its rules.
+"""Decoding strategies and token rules as frozen values: slots and groups of decode.*, and fields of requests.
 
-`kind` tells them apart in JSON. The score of a text is its log-probability / length^length_penalty.
+`kind` tells strategies apart. The score of a text is its log-probability / length^length_penalty.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from .types import Count, Ids, Positive, Share
 
 EarlyStopping: TypeAlias = Literal["exact", "first", "heuristic", "never"]
+Penalty: TypeAlias = Annotated[float, Field(ge=-10, le=10)]
+"""The exponent of the length that a score is divided by. It is bounded: length^this must stay finite."""
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class Greedy:
     """The likeliest token at every step."""
 
-    length_penalty: float = 1.0  # of every strategy: the score of a hypothesis is Σ log p / length^this
-    kind: Literal["greedy"] = "greedy"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    n: ClassVar[int] = 1  # texts for an input
+    kind: Literal["greedy"] = field(default="greedy", kw_only=True)
+    length_penalty: Penalty = 1.0
 
 
 @dataclass(frozen=True)
 class Sample:
     """`n` samples. A sample depends only on the input, the seed and its number."""
 
-    temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    n: int = 1
-    seed: int = 1
-    length_penalty: float = 1.0
-    kind: Literal["sample"] = "sample"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    kind: Literal["sample"] = field(default="sample", kw_only=True)
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    top_k: Count = 0  # 0: all
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Share = 0.0  # fraction of the probability of the most likely token
+    n: Positive = 1
+    seed: Count = 1
+    length_penalty: Penalty = 1.0
 
 
 @dataclass(frozen=True)
 class Beam:
     """The `n` best hypotheses of a beam search."""
 
-    size: int = 5
-    n: int = 1
-    length_penalty: float = 1.0
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    kind: Literal["beam"] = field(default="beam", kw_only=True)
+    size: Positive = 5
+    n: Positive = 1
+    length_penalty: Penalty = 1.0
     early_stopping: EarlyStopping = "exact"
-    kind: Literal["beam"] = "beam"
+
+    def __post_init__(self) -> None:
+        if self.n > self.size:
+            raise ValueError(
+                f"decode.strategy.n is {self.n}, above decode.strategy.size={self.size}; raise the size of the beam"
+            )
 
 
 @dataclass(frozen=True)
 class BestPath:
     """The likeliest token or blank of CTC at every position of the encoder, without a search."""
 
-    length_penalty: float = 1.0
-    kind: Literal["ctc"] = "ctc"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    n: ClassVar[int] = 1
+    kind: Literal["ctc"] = field(default="ctc", kw_only=True)
+    length_penalty: Penalty = 1.0
 
 
 @dataclass(frozen=True)
 class Argmax:
     """All tokens at once, for the likeliest fertility of every source token."""
 
-    merge_repeats: bool = False  # in all parallel strategies: drop a token equal to the one before it
-    length_penalty: float = 1.0
-    kind: Literal["argmax"] = "argmax"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    n: ClassVar[int] = 1
+    kind: Literal["argmax"] = field(default="argmax", kw_only=True)
+    merge_repeats: bool = False  # drop a token equal to the one before it
+    length_penalty: Penalty = 1.0
 
 
 @dataclass(frozen=True)
 class Average:
     """All tokens at once, for the mean fertility of every source token, rounded."""
 
-    merge_repeats: bool = False
-    length_penalty: float = 1.0
-    kind: Literal["average"] = "average"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    n: ClassVar[int] = 1
+    kind: Literal["average"] = field(default="average", kw_only=True)
+    merge_repeats: bool = False  # drop a token equal to the one before it
+    length_penalty: Penalty = 1.0
+
+
+def _require_teacher(value: str) -> str:
+    if not value:
+        raise ValueError(
+            "decode.strategy=npd needs a run that scores its samples; give one with decode.strategy.teacher=RUN"
+        )
+    return value
 
 
 @dataclass(frozen=True)
@@ -77,12 +108,14 @@ class NoisyParallel:
     number.
     """
 
-    teacher: str
-    samples: int = 10
-    seed: int = 1
-    merge_repeats: bool = False
-    length_penalty: float = 1.0
-    kind: Literal["npd"] = "npd"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    n: ClassVar[int] = 1
+    kind: Literal["npd"] = field(default="npd", kw_only=True)
+    teacher: Annotated[str, AfterValidator(_require_teacher), Field(validate_default=True)] = ""  # a run
+    samples: Positive = 10  # translations that are tried
+    seed: Count = 1
+    merge_repeats: bool = False  # drop a token equal to the one before it
+    length_penalty: Penalty = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,146 +125,73 @@ class MaskPredict:
     The best of the `length_beam` likeliest lengths is kept; the score counts the log-probability of the length.
     """
 
-    iterations: int = 10
-    length_beam: int = 5
-    merge_repeats: bool = False
-    length_penalty: float = 1.0
-    kind: Literal["mask-predict"] = "mask-predict"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    n: ClassVar[int] = 1
+    kind: Literal["mask-predict"] = field(default="mask-predict", kw_only=True)
+    iterations: Positive = 10  # how often tokens are predicted
+    length_beam: Positive = 5  # lengths that are tried
+    merge_repeats: bool = False  # drop a token equal to the one before it
+    length_penalty: Penalty = 1.0
 
 
 DecodeStrategy: TypeAlias = Greedy | Sample | Beam
 ParallelStrategy: TypeAlias = Argmax | Average | NoisyParallel | MaskPredict
+AnyStrategy: TypeAlias = DecodeStrategy | BestPath | ParallelStrategy
 
 
-class StrategySettings(Protocol):
-    """The settings decode.* that choose a strategy, in their flat form."""
-
-    @property
-    def kind(self) -> Literal["greedy", "beam", "sample"]:
-        """greedy, sample or beam."""
-
-    @property
-    def beam(self) -> int:
-        """The beam size."""
-
-    @property
-    def nbest(self) -> int:
-        """The number of returned hypotheses."""
-
-    @property
-    def length_penalty(self) -> float:
-        """The exponent of the length that a score is divided by."""
-
-    @property
-    def early_stopping(self) -> EarlyStopping:
-        """When a beam search ends."""
-
-    @property
-    def temperature(self) -> float:
-        """The divisor of logits before sampling."""
-
-    @property
-    def top_k(self) -> int:
-        """Sample among this many likeliest tokens; 0: all."""
-
-    @property
-    def top_p(self) -> float:
-        """Sample among the likeliest tokens of this total probability."""
-
-    @property
-    def min_p(self) -> float:
-        """Sample among tokens of this share of the largest probability."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of sampling."""
+def with_one_text(strategy: AnyStrategy) -> AnyStrategy:
+    """The strategy for the best text alone."""
+    return replace(strategy, n=1) if isinstance(strategy, Sample | Beam) else strategy
 
 
-def strategy_from(decode: StrategySettings) -> DecodeStrategy:
-    """The strategy that the flat settings decode.* describe."""
-    if decode.kind == "greedy":
-        return Greedy(decode.length_penalty)
-    if decode.kind == "beam":
-        return Beam(decode.beam, decode.nbest, decode.length_penalty, decode.early_stopping)
-    shape = decode.temperature, decode.top_k, decode.top_p, decode.min_p
-    return Sample(*shape, decode.nbest, decode.seed, decode.length_penalty)
+def beam_for_one_text(strategy: AnyStrategy) -> Beam:
+    """A beam search for the best text: that of the strategy if it is one."""
+    return replace(strategy, n=1) if isinstance(strategy, Beam) else Beam()
 
 
-class ParallelSettings(Protocol):
-    """The settings decode.* that choose a strategy of a non-autoregressive family."""
-
-    @property
-    def kind(self) -> str:
-        """The way to choose the length or the fertilities."""
-
-    @property
-    def samples(self) -> int:
-        """The number of sampled fertilities per source."""
-
-    @property
-    def teacher(self) -> str:
-        """The run that chooses among candidates."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of sampling."""
-
-    @property
-    def iterations(self) -> int:
-        """The number of iterations of masking and predicting."""
-
-    @property
-    def length_beam(self) -> int:
-        """The number of lengths that are tried."""
-
-    @property
-    def merge_repeats(self) -> bool:
-        """Whether repeated tokens become one."""
-
-    @property
-    def length_penalty(self) -> float:
-        """The exponent of the length that a score is divided by."""
+def _require_one(value: tuple[int, ...]) -> tuple[int, ...]:
+    if len(value) > 1:
+        raise ValueError(f"it has {len(value)} tokens; expected one, with which every output begins")
+    return value
 
 
-def parallel_strategy_from(decode: ParallelSettings) -> ParallelStrategy:
-    """The strategy that the flat settings decode.* describe."""
-    shared = decode.merge_repeats, decode.length_penalty
-    match decode.kind:
-        case "argmax":
-            return Argmax(*shared)
-        case "average":
-            return Average(*shared)
-        case "npd":
-            return NoisyParallel(decode.teacher, decode.samples, decode.seed, *shared)
-        case _:
-            return MaskPredict(decode.iterations, decode.length_beam, *shared)
+def _refuse_empty(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    if not all(value):
+        raise ValueError("it has an empty sequence; expected lists of token numbers, such as [[7, 12], [9]]")
+    return value
 
 
 ID_RULES = "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "eos_token_id"
 
 
 @dataclass(frozen=True)
-class TokenRules:
-    """The rules of one request. They have the names and meanings of generation_config.json in transformers."""
+class OutputRules:
+    """Rules of tokens by their ids. They have the names and meanings of generation_config.json in transformers."""
 
-    no_repeat_ngram_size: int = 0  # n-grams of this size occur only once; 0: off
-    encoder_no_repeat_ngram_size: int = 0  # n-grams of this size in the source do not occur in the output; 0: off
-    bad_words_ids: tuple[tuple[int, ...], ...] = ()  # sequences that no text contains
-    forced_bos_token_id: tuple[int, ...] = ()  # the first token
-    forced_eos_token_id: tuple[int, ...] = ()  # the last token at the limit is one of these
-    suppress_tokens: tuple[int, ...] = ()  # tokens that no text contains
-    begin_suppress_tokens: tuple[int, ...] = ()  # tokens that begin no text
-    eos_token_id: tuple[int, ...] = ()  # tokens that end a text; empty: END of the tokenizer
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    no_repeat_ngram_size: Count = 0  # n-grams of this size occur only once in prompt and output; 0: off
+    bad_words_ids: Annotated[tuple[Ids, ...], AfterValidator(_refuse_empty)] = ()  # sequences that no text contains
+    forced_bos_token_id: Annotated[Ids, AfterValidator(_require_one)] = ()  # the first token
+    forced_eos_token_id: Ids = ()  # the last token at the limit is one of these
+    suppress_tokens: Ids = ()  # tokens that no text contains
+    begin_suppress_tokens: Ids = ()  # tokens that begin no text
+    eos_token_id: Ids = ()  # tokens that end a text; empty: END of the tokenizer
     renormalize_logits: bool = False  # scores are probabilities after all rules
-
-    @classmethod
-    def of(cls, settings: object) -> "TokenRules":
-        """The rules among the settings decode.*; those that a task lacks have no effect."""
-        values: dict[str, Any] = {rule.name: getattr(settings, rule.name, rule.default) for rule in fields(cls)}
-        return cls(**values)
 
     def largest_ids(self) -> dict[str, int]:
         """The largest token that each rule names."""
         words = {"bad_words_ids": tuple(chain(*self.bad_words_ids))}
         named = {name: getattr(self, name) for name in ID_RULES} | words
         return {name: max(ids) for name, ids in named.items() if ids}
+
+
+@dataclass(frozen=True)
+class TokenRules(OutputRules):
+    """The rules of outputs whose source is text, too."""
+
+    encoder_no_repeat_ngram_size: Count = 0  # n-grams of this size in the source do not occur in the output; 0: off
+
+    @classmethod
+    def of(cls, rules: OutputRules) -> "TokenRules":
+        """The rules of an output, whatever its source."""
+        return cls(**{rule.name: getattr(rules, rule.name) for rule in fields(rules)})

@@ -3,7 +3,7 @@
 It works for every model that has `start` and `step`. From texts to requests and back is the work of `tasks/generate`.
 """
 
-from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, TokenRules, strategy_from
+from ..config.strategies import Beam, DecodeStrategy, Greedy, Sample, TokenRules
 from .engine.closed_batch import run_search, search_steps
 from .engine.cuda_graph import StepModel
 from .engine.generator import Generator, Handle
@@ -59,5 +59,4 @@ __all__ = [
     "TopP",
     "run_search",
     "search_steps",
-    "strategy_from",
 ]

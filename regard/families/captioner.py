@@ -92,7 +92,6 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(
     frozenset({"pixels"}),
     frozenset({"target"}),
-    ("beam", "greedy", "sample"),
     head_modules=("target", "head"),
     image=lambda c: c.encoder,
 )

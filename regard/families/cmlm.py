@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import model_validator
 from torch import Tensor, nn
 
+from ..config.decode import MaskPredictDecode
 from ..config.losses import MaskPredictLoss
 from ..config.types import Positive
 from ..parts import Dropout, Encoded, Layer, Residual, Stack, slots
@@ -39,7 +40,9 @@ class Config(Seq2SeqConfig):
 
 
 SPEC = ModelSpec(
-    TOKENS, frozenset({"mask_predict"}), ("mask-predict",), settings={"translate": {"train.objective": MaskPredictLoss}}
+    TOKENS,
+    frozenset({"mask_predict"}),
+    settings={"translate": {"decode": MaskPredictDecode, "train.objective": MaskPredictLoss}},
 )
 
 

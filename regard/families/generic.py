@@ -13,14 +13,13 @@ from ..parts import Cache, Dropout, Encoded, Inputs, Mask, Stack
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
 from .base import LanguageModel, Seq2Seq, encode_tokens
-from .spec import SEQ2SEQ, TOKENS, ModelSpec
+from .spec import TOKENS, ModelSpec
 
 Head = Literal["target", "next", "class", "tag"]
 
 SPEC = ModelSpec(
     TOKENS,
     frozenset({"target", "next", "label", "tags"}),
-    SEQ2SEQ.strategies,
     head_modules=("classes",),
     label_modules=("classes",),
 )

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.data.texts import AlignedPairData
+from ..config.decode import FertilityDecode
 from ..config.losses import FertilityLoss
 from ..config.types import Positive
 from ..parts import (
@@ -70,8 +71,7 @@ class Config(CopyConfig):
 SPEC = ModelSpec(
     TOKENS,
     frozenset({"fertility"}),
-    ("argmax", "average", "npd"),
-    settings={"translate": {"data": AlignedPairData, "train.objective": FertilityLoss}},
+    settings={"translate": {"data": AlignedPairData, "decode": FertilityDecode, "train.objective": FertilityLoss}},
 )
 
 

@@ -7,6 +7,7 @@ so that no length, no fertilities and no alignment are needed.
 
 from typing import Literal
 
+from ..config.decode import CtcDecode
 from ..config.losses import TaughtLoss
 from ..config.types import Positive
 from ..parts import slots
@@ -27,7 +28,11 @@ class Config(CopyConfig):
     )
 
 
-SPEC = ModelSpec(TOKENS, frozenset({"ctc"}), ("argmax",), settings={"translate": {"train.objective": TaughtLoss}})
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"ctc"}),
+    settings={"translate": {"decode": CtcDecode, "train.objective": TaughtLoss}},
+)
 
 
 class Model(CopyTransformer):

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.decode_sound import SpeechDecode
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
@@ -83,8 +84,8 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(
     frozenset({"tokens", "pixels", "frames"}),
     frozenset({"target"}),
-    ("beam", "greedy", "sample", "ctc"),
     head_modules=("embedding", "head", "ctc", "patches", "frames", "modality"),
+    settings={"transcribe": {"decode": SpeechDecode}},
 )
 
 

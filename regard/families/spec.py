@@ -15,8 +15,6 @@ Output: TypeAlias = Literal[
 once; spelled: such tokens and blanks in place of copies, all at once; infilled: tokens behind the masks of another
 sequence, all at once; next: the next token of the text; masked: tokens behind masks of the text."""
 
-Strategy: TypeAlias = Literal["greedy", "sample", "beam", "ctc", "argmax", "average", "npd", "mask-predict"]
-
 
 def need_nothing(config: Base) -> str | None:
     """No settings need pretrained weights."""
@@ -49,7 +47,6 @@ class ModelSpec:
 
     reads: frozenset[TensorKind]
     writes: frozenset[Output]
-    strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next` (decode.kind)
     head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
     # model settings, by dotted key, that another head needs over those of the start that has these settings
@@ -69,5 +66,5 @@ def is_within(tensor: str, modules: tuple[str, ...]) -> bool:
 
 
 TOKENS: frozenset[TensorKind] = frozenset({"tokens"})
-SEQ2SEQ = ModelSpec(TOKENS, frozenset({"target"}), ("beam", "greedy", "sample"))
-CAUSAL = ModelSpec(TOKENS, frozenset({"next"}), ("sample", "greedy", "beam"))
+SEQ2SEQ = ModelSpec(TOKENS, frozenset({"target"}))
+CAUSAL = ModelSpec(TOKENS, frozenset({"next"}))

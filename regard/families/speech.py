@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.decode_sound import SpeechDecode
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
@@ -70,8 +71,8 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(
     frozenset({"frames"}),
     frozenset({"target"}),
-    ("beam", "greedy", "sample", "ctc"),
     head_modules=("target", "head", "ctc"),
+    settings={"transcribe": {"decode": SpeechDecode}},
 )
 
 

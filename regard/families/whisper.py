@@ -10,6 +10,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
+from ..config.decode_sound import WhisperDecode
 from ..config.types import Base, Count, Positive, Share
 from ..errors import UserError
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
@@ -61,9 +62,9 @@ SIZES: dict[str, dict[str, Any]] = {
 SPEC = ModelSpec(
     frozenset({"frames"}),
     frozenset({"target"}),
-    ("beam", "greedy", "sample"),
     head_modules=("target", "head"),
     window=lambda c: 2 * c.source_positions,
+    settings={"transcribe": {"decode": WhisperDecode}},
 )
 
 
@@ -111,7 +112,7 @@ class Model(Seq2Seq):
         if source.values.size(1) > self.max_frames:
             raise UserError(
                 f"a recording of {source.values.size(1)} frames is longer than the {self.max_frames} that the model "
-                "reads; lower data.max_seconds and decode.segment, or train with more model.source_positions"
+                "reads; lower data.max_seconds, or train with more model.source_positions"
             )
         x, valid = self.front(source.values, source.valid)
         states: Tensor = self.encoder(self.dropout(self.encoder.add_positions(x)), Mask(key_valid=valid))

@@ -167,14 +167,14 @@ batch = source(["a sentence"], return_tensors="pt", padding=True)
 print(target.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 
-transformers ends a beam search as regard does with `decode.early_stopping=heuristic`.
+transformers ends a beam search as regard does with `decode.strategy.early_stopping=heuristic`.
 """
 
 
 def ctranslate2_usage(predictor: "TranslatePredictor") -> str:
     """A usage example with CTranslate2."""
     decode = predictor.run.decode
-    beam = decode.beam if decode.kind == "beam" else 1
+    beam = decode.strategy.size if decode.strategy.kind == "beam" else 1
     target = "source" if predictor.source is predictor.target else 'Tokenizer.from_file("target/tokenizer.json")'
     return f"""
 ```python
@@ -186,13 +186,13 @@ source = Tokenizer.from_file("tokenizer.json")
 source.encode_special_tokens = True  # control tokens in a text are ordinary text
 target = {target}
 tokens = source.encode("a sentence", add_special_tokens=False).tokens
-outputs = translator.translate_batch([tokens], beam_size={beam}, length_penalty={decode.length_penalty:g},
+outputs = translator.translate_batch([tokens], beam_size={beam}, length_penalty={decode.strategy.length_penalty:g},
                                      min_decoding_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
 print(target.decode([target.token_to_id(token) for token in outputs[0].hypotheses[0]]))
 ```
 
 The model adds END to the source by itself. END counts in the length by which a score is divided. A beam search ends
-as in regard with `decode.early_stopping=first`.
+as in regard with `decode.strategy.early_stopping=first`.
 """
 
 

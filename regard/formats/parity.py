@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..config.decode import NEUTRAL_SAMPLING
+from ..config.strategies import Beam, EarlyStopping, Greedy, TokenRules
 from ..data.batch import Batch
-from ..decode import Hypothesis, TokenRules
+from ..decode import Hypothesis
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 
@@ -45,18 +44,19 @@ def sample_texts(predictor: "TranslatePredictor") -> list[str]:
 
 
 # Decode settings of the run that the comparison leaves out.
-NEUTRAL: JsonObject = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **NEUTRAL_SAMPLING}
-NEUTRAL |= {"min_tokens": 0, "repetition_penalty": 1.0, **asdict(TokenRules())}
+NEUTRAL: JsonObject = {"prefix": "", "include": (), "exclude": (), "split_sentences": False}
+NEUTRAL |= {"min_tokens": 0, "repetition_penalty": 1.0, "rules": TokenRules()}
 
 
 def greedy(max_tokens: int) -> JsonObject:
     """The settings of a greedy search without other rules."""
-    return NEUTRAL | {"kind": "greedy", "max_tokens": max_tokens}
+    return NEUTRAL | {"strategy": Greedy(), "max_tokens": max_tokens}
 
 
-def beam(max_tokens: int, early_stopping: str) -> JsonObject:
+def beam(max_tokens: int, early_stopping: EarlyStopping, length_penalty: float) -> JsonObject:
     """The settings of a beam search without other rules."""
-    return NEUTRAL | {"kind": "beam", "beam": BEAM, "max_tokens": max_tokens, "early_stopping": early_stopping}
+    strategy = Beam(BEAM, length_penalty=length_penalty, early_stopping=early_stopping)
+    return NEUTRAL | {"strategy": strategy, "max_tokens": max_tokens}
 
 
 class Seq2SeqSample:
@@ -132,8 +132,9 @@ def compare_texts(predictor: "TranslatePredictor", draft: Path, precision: str) 
     assert isinstance(ours, TranslatePredictor)
     sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
     difference = sample.compare_logits("the folder", sample.logits_of(ours))
-    for decode in (greedy(0), beam(0, "exact")):
-        count.add("the folder", ours.predict(sample.texts, **decode), predictor.predict(sample.texts, **decode))
+    penalties = [each.run.decode.strategy.length_penalty for each in (ours, predictor)]
+    for theirs, expected in ([greedy(0)] * 2, [beam(0, "exact", penalty) for penalty in penalties]):
+        count.add("the folder", ours.predict(sample.texts, **theirs), predictor.predict(sample.texts, **expected))
     readers = ["regard"]
     if find_spec("transformers") is not None:
         import transformers
@@ -173,11 +174,14 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: ModuleType, co
     batch, inputs = sample.batch, source(sample.texts, return_tensors="pt", padding=True)
     logits = model(**inputs, decoder_input_ids=batch["target"].values).logits.flatten(0, 1)[batch["labels"].positions]
     difference = sample.compare_logits("transformers", logits)
-    penalty = {"length_penalty": predictor.run.decode.length_penalty}
+    penalty: float = predictor.run.decode.strategy.length_penalty
     model.generation_config = plain_generation(model.generation_config, predictor.target.end, predictor.suppressed, hf)
     for theirs, ours in (
         ({"num_beams": 1}, greedy(sample.max_tokens)),
-        ({"num_beams": BEAM, "early_stopping": False, **penalty}, beam(sample.max_tokens, "heuristic")),
+        (
+            {"num_beams": BEAM, "early_stopping": False, "length_penalty": penalty},
+            beam(sample.max_tokens, "heuristic", penalty),
+        ),
     ):
         outputs = model.generate(**inputs, max_new_tokens=sample.max_tokens, **theirs)
         texts = target.batch_decode(outputs, skip_special_tokens=True)
@@ -218,8 +222,9 @@ def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: s
     target_ids = {name: number for number, name in enumerate(target)}
     tokens = [[source[number] for number in ids] for ids in sample.ids]
     difference, largest = 0.0, sample.logits.abs().max().item()
-    for size, ours in ((1, greedy(sample.max_tokens)), (BEAM, beam(sample.max_tokens, "first"))):
-        theirs = {"beam_size": size, "length_penalty": predictor.run.decode.length_penalty, "min_decoding_length": 0}
+    penalty: float = predictor.run.decode.strategy.length_penalty
+    for size, ours in ((1, greedy(sample.max_tokens)), (BEAM, beam(sample.max_tokens, "first", penalty))):
+        theirs = {"beam_size": size, "length_penalty": penalty, "min_decoding_length": 0}
         outputs = translator.translate_batch(tokens, max_decoding_length=sample.max_tokens, **theirs)
         ids = [[target_ids[name] for name in output.hypotheses[0]] for output in outputs]
         scores = translator.score_batch(tokens, [output.hypotheses[0] for output in outputs])

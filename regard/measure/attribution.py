@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..modalities.base import END, START
 from ..parts import Inputs
 from ..tasks.classify.task import ClassifyPredictor
+from ..tasks.generate.plans import best_text
 from ..tasks.label.results import label_ids
 from ..tasks.language.task import LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
@@ -143,7 +144,7 @@ def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -
 
 def _target_readout(predictor: TranslatePredictor, text: str, target: str | None) -> Readout:
     model: Any = predictor.model
-    output = str(predictor.predict(text, nbest=1)) if target is None else target
+    output = str(predictor.predict(text, strategy=best_text(predictor.run))) if target is None else target
     (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
     batch = predictor.pair([source], [target_ids])
     labels = batch["labels"].values.flatten()

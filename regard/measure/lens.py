@@ -12,6 +12,7 @@ from ..modalities.base import START
 from ..parts import Inputs, Stack
 from ..processors.text.tokenizers import Tokenizer
 from ..tasks.base import Record
+from ..tasks.generate.plans import best_text
 from ..tasks.language.task import LanguagePredictor
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
@@ -109,7 +110,7 @@ def _forward(
             run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
             return [START, *predictor.tokenizer.tokens(ids)], run, predictor.tokenizer
         case TranslatePredictor() if hasattr(model, "step"):
-            output = str(predictor.predict(text, nbest=1)) if target is None else target
+            output = str(predictor.predict(text, strategy=best_text(predictor.run))) if target is None else target
             (source,), (target_ids,) = predictor.source.encode([text]), predictor.target.encode([output])
             batch = predictor.pair([source], [target_ids])
             run = lambda: model.logits(model.decode(batch["target"], model.encode(batch["source"])))[0]  # noqa: E731

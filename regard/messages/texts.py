@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from ..config.strategies import BestPath, DecodeStrategy, ParallelStrategy, TokenRules
+from ..config.strategies import AnyStrategy, TokenRules
 from .base import FORBID_UNKNOWN, Request, Result
 from .media import Image, Sound
 
-Strategy: TypeAlias = Annotated[DecodeStrategy | ParallelStrategy | BestPath, Field(discriminator="kind")]
+Strategy: TypeAlias = Annotated[AnyStrategy, Field(discriminator="kind")]
 FinishReason: TypeAlias = Literal["end", "stop", "length", "context"]
 """How a text ends: by END, before a stop string, at max_tokens, or because the context of the model is full."""
 
@@ -18,6 +18,7 @@ FinishReason: TypeAlias = Literal["end", "stop", "length", "context"]
 class TextRequest(Request):
     """The fields of a request that writes text; those of decode.* have the same names."""
 
+    no_settings: ClassVar[frozenset[str]] = frozenset({"adapter", "strategy", "rules"})  # fields that may be None
     strategy: Strategy | None = None
     max_tokens: int | None = None  # 0: a limit from the length of the input
     min_tokens: int | None = None  # before END
@@ -68,6 +69,7 @@ class CaptionRequest(TargetRequest):
 class MultitaskRequest(TargetRequest):
     """A text, an image or a recording, and what to write for it."""
 
+    no_settings = TargetRequest.no_settings | {"text", "image", "audio"}
     text: str | None = None
     image: Image | None = None
     audio: Sound | None = None

@@ -44,7 +44,7 @@ class TextModality(Modality[str]):
         if self.context is not None and tokens > self.context:
             raise UserError(
                 f"{name} has {tokens:,} tokens with END and the model has {self.context:,} positions; "
-                "shorten it, set decode.split=true, or train with more (model.positions.tokens)"
+                "shorten it, set decode.split_sentences=true, or train with more (model.positions.tokens)"
             )
 
     def encoded_input(self, raw: str, array: Array) -> EncodedInput:

@@ -2,12 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.merge import flatten
 from ..config.run import Run, change_settings
 from ..config.run_folder import read_run
+from ..config.strategies import OutputRules
+from ..config.types import Base
 from ..errors import UserError
 from ..files import JsonObject
 from ..formats.model_source import find_model
@@ -91,10 +94,13 @@ class Pretrained:
 
     def _with_suppressed(self, run: Run) -> Run:
         """The run with the suppressed tokens of the start, unless it sets its own: they belong to the tokenizer."""
-        decode, start_decode = run.decode, self.predictor.run.decode
-        lists = {name: getattr(start_decode, name, ()) for name in SUPPRESSED if getattr(decode, name, None) == ()}
-        lists = {name: ids for name, ids in lists.items() if ids}
-        return run.model_copy(update={"decode": decode.model_copy(update=lists)}) if lists else run
+        decode: Base = run.decode
+        rules, start_rules = vars(decode).get("rules"), vars(self.predictor.run.decode).get("rules")
+        if not isinstance(rules, OutputRules) or not isinstance(start_rules, OutputRules):
+            return run
+        lists = {name: ids for name in SUPPRESSED if not getattr(rules, name) and (ids := getattr(start_rules, name))}
+        changed = {"rules": replace(rules, **lists)}
+        return run.model_copy(update={"decode": decode.model_copy(update=changed)}) if lists else run
 
     def copy_weights(self, model: "nn.Module") -> list[str]:
         """Copy all tensors that the model shares with the start; return notes for the user."""

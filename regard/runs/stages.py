@@ -17,7 +17,7 @@ from ..config import run as config
 from ..config import run_folder
 from ..config.losses import TEACHER
 from ..config.merge import Settings, flatten
-from ..config.run import Run, change_settings
+from ..config.run import Run, change_settings, override_settings
 from ..config.types import Base
 from ..data.files.lines import TextLines
 from ..errors import UserError
@@ -138,7 +138,7 @@ def _plan_stage(
         if teacher is None:
             raise UserError(f"distill is {stage.distill}, which is not a training; name one that is")
         device = {key: shared[key] for key in ("device", "threads", "precision") if key in shared}
-        changes = {**device, **settings, **overrides}
+        changes = override_settings(teacher, {**device, **settings}, overrides)
         change_settings(teacher, changes)
         return PlannedStage(stage, changes, None)
     if stage.align:

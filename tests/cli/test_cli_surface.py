@@ -17,6 +17,7 @@ import typer
 
 import regard
 from regard.cli import app as cli
+from regard.config.strategies import Greedy
 from regard.data.tables.columns import SOURCE, TARGET, TEXT, ColumnRule
 from regard.errors import UserError
 
@@ -408,7 +409,7 @@ class FakeLanguagePredictor:
     def __init__(self, calls):
         self.calls = calls
         data = types.SimpleNamespace(format="auto", train=())
-        self.run = types.SimpleNamespace(decode=types.SimpleNamespace(nbest=1), data=data)
+        self.run = types.SimpleNamespace(decode=types.SimpleNamespace(strategy=Greedy()), data=data)
 
     def predict(self, texts, details=False):
         self.calls.append(("predict", texts))

@@ -7,6 +7,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,12 +26,15 @@ from regard.config.losses import SmoothedLoss
 from regard.config.meanings import meaning_of
 from regard.config.merge import flatten, split_commas
 from regard.config.registry import FAMILIES, TASKS
-from regard.config.renamed import RENAMED, renamed_key
+from regard.config.renamed import MOVED, RENAMED, renamed_key
 from regard.config.run import change_settings, changed_decode, changed_keys, load_config, resolve_run
 from regard.config.schema import schema_of
+from regard.config.strategies import Beam, Greedy, Sample
 from regard.config.task_settings import section_types, task_settings
 from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
+from regard.tasks.generate.plans import Planner
+from regard.tasks.language.settings import LanguageDecode
 
 
 def errors_of(recipe: str = "translate", **overrides: object) -> list[str]:
@@ -54,7 +58,7 @@ def test_defaults_are_the_published_ones():
     assert (WarmupStableDecay().decay, Cosine().floor) == (0.2, 0.0)
     assert Data().locales == ("en", "de")
     assert TokenizerConfig().vocab == 8000
-    assert (Seq2SeqDecode().beam, Seq2SeqDecode().early_stopping) == (5, "exact")
+    assert (Seq2SeqDecode().strategy, LanguageDecode().strategy) == (Beam(5, 1, 1.0, "exact"), Sample())
 
 
 def test_settings_are_frozen_and_unknown_keys_are_errors():
@@ -116,7 +120,7 @@ def test_origin_of_every_key(tmp_path):
     assert resolved.origin["train.seed"] == f"recipe {path}"
     assert resolved.origin["task"] == "recipe translate"
     assert resolved.origin["model.width"] == "size small"
-    assert resolved.origin["decode.early_stopping"] == "default"
+    assert resolved.origin["decode.strategy.early_stopping"] == "default"
     assert list(resolved.origin) == [key for key, _ in flatten(resolved.run.dump())]
 
 
@@ -205,8 +209,10 @@ def test_another_family_removes_the_model_settings_of_the_former(tmp_path):
 
 
 def test_a_section_keeps_its_settings_with_another_kind():
-    run = resolve_run("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
-    assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.kind, run.decode.beam) == (99, "char", "greedy", 5)
+    run = resolve_run("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char"}).run
+    assert (run.tokenizer.vocab, run.tokenizer.kind) == (99, "char")
+    decode = resolve_run("translate", {"decode": {"batch": 9}, "decode.strategy": "greedy"}).run.decode
+    assert (decode.batch, decode.strategy) == (9, Greedy())
 
 
 def test_a_setting_without_a_kind_applies_to_the_default_kind():
@@ -327,7 +333,7 @@ MESSAGES = {
         "train.seed=9223372036854775808",
         "train.seed is 9223372036854775808; expected less than",
     ),
-    "no beam": ("decode.beam=0", "decode.beam is 0; expected at least 1"),
+    "no beam": ("decode.beam=0", "decode.strategy.size is 0; expected at least 1"),
     "no budget": ("train.tokens=0", "train.tokens is 0; expected at least 1"),
     "no checkpoint kept": ("train.keep=0", "train.keep is 0; expected at least 1"),
     "a beta of one": ("train.optimizer.betas=0.9,1.0", "train.optimizer.betas is 1.0; expected less than 1"),
@@ -340,7 +346,7 @@ MESSAGES = {
         "model.positions.tokens=9",
         "model.positions.tokens does not belong to model.positions=",
     ),
-    "n-best above the beam": ("decode.nbest=9", "decode.nbest is 9, above decode.beam=5; raise the beam"),
+    "n-best above the beam": ("decode.nbest=9", "decode.strategy.n is 9, above decode.strategy.size=5; raise the size"),
     "no end": ("train.steps=0", "the training has no end; set train.steps, train.epochs or train.minutes"),
     "empty training data": ("data.train=", "data.train is empty; name files, or leave it out to train on the embedded"),
     "empty list of training data": ("data.train=[]", "data.train is empty; name files"),
@@ -384,7 +390,10 @@ def test_more_errors():
         "train.schedule=cosine decays until the training ends, which it does not; set train.steps, train.epochs or "
         "train.minutes, or use noam or constant",
     ]
-    assert "use decode.kind=beam" in errors_of(decode="greedy", decode__nbest=2)[0]
+    assert (
+        "decode.strategy.n does not belong to decode.strategy=greedy"
+        in errors_of(decode__kind="greedy", decode__nbest=2)[0]
+    )
     assert errors_of(train__schedule="cosine", train__schedule__decay="0.2") == [
         "train.schedule.decay does not belong to train.schedule=cosine, which has floor"
     ]
@@ -404,7 +413,7 @@ def test_all_errors_are_reported_at_once():
         model__foo="1",
     )
     text = "\n".join(lines)
-    for part in ("train.step ", "train.lr ", "width 100", "decode.beam", "device", "model.foo"):
+    for part in ("train.step ", "train.lr ", "width 100", "decode.strategy.size", "device", "model.foo"):
         assert part in text
     assert len(lines) == 6
 
@@ -453,7 +462,7 @@ def test_every_former_key_is_tested():
 @pytest.mark.parametrize("key", FORMER)
 def test_a_former_key_gets_a_hint(key, capsys):
     recipe, settings = FORMER[key]
-    hint = f"{key} is not a key; it is now called {renamed_key(key)}"
+    hint = f"{key} is not a key; it is now called {MOVED.get(renamed_key(key), renamed_key(key))}"
     with pytest.raises(UserError) as caught:
         regard.resolve(recipe, {**settings, key: "1"})
     assert str(caught.value) == hint
@@ -463,7 +472,9 @@ def test_a_former_key_gets_a_hint(key, capsys):
 
 
 def test_the_former_key_decode_stop(capsys):
-    assert errors_of(decode__stop="exact") == ["decode.stop is not a key; it is now called decode.early_stopping"]
+    assert errors_of(decode__stop="exact") == [
+        "decode.stop is not a key; it is now called decode.strategy.early_stopping"
+    ]
     assert resolve_run("language", {"decode.stop": "a,b"}).run.decode.stop == ("a", "b")
 
 
@@ -531,12 +542,12 @@ def test_changed_keys():
 
 def test_change_settings():
     run = resolve_run("translate").run
-    assert change_settings(run, {"decode.beam": "7"}).decode.beam == 7
+    assert change_settings(run, {"decode.beam": "7"}).decode.strategy.size == 7
     assert change_settings(run, {"decode.beam": "7"}).model == run.model
     assert change_settings(run, {}) == run
     with pytest.raises(UserError, match="train.steps has no effect on a finished run"):
         change_settings(run, {"train.steps": "7"})
-    with pytest.raises(UserError, match="did you mean decode.beam"):
+    with pytest.raises(UserError, match="did you mean decode.strategy.size"):
         change_settings(run, {"decode.bean": "7"})
 
 
@@ -561,10 +572,35 @@ def test_metrics_have_a_direction() -> None:
 
 def test_changed_decode_settings_are_remembered_by_value_and_type():
     run = resolve_run("translate", {}).run
-    first = changed_decode(run, {"beam": 2})
-    assert changed_decode(run, {"beam": 2}) is first and first.beam == 2
+    planner = Planner(run, tokenizer=None)
+    first = planner.changed({"beam": 1})
+    assert planner.changed({"beam": 1}) is first and first.strategy.size == 1
+    assert planner.changed({"strategy": Beam(2)}) is planner.changed({"strategy": Beam(2)})
     assert changed_decode(run, {}) is run.decode
-    with pytest.raises(UserError, match="decode.beam"):
-        changed_decode(run, {"beam": True})  # equals 1, which a table of values would find
+    with pytest.raises(UserError, match="decode.strategy.size"):
+        planner.changed({"beam": True})  # equals 1, which a table of values would find
     other = resolve_run("translate", {"decode.length_penalty": 2.0}).run
-    assert changed_decode(other, {"beam": 2}).length_penalty == 2.0
+    assert changed_decode(other, {"beam": 2}).strategy.length_penalty == 2.0
+    assert planner.changed({"batch": np.int64(3)}).batch == 3  # not plain, so it is not remembered
+    assert planner.changed({"batch": np.int64(3)}) is not planner.changed({"batch": np.int64(3)})
+
+
+def test_a_changed_section_equals_a_merged_run():
+    """Whatever is valid is equal by the short way of a section and by the long way of a whole run."""
+    for recipe, changes in (
+        ("translate", {"kind": "sample", "temperature": 0.5}),
+        ("translate", {"strategy.n": 3, "rules.suppress_tokens": 7}),
+        ("translate", {"kind": "greedy", "nbest": 1}),
+        ("language", {"top_k": "3", "max_tokens": 5}),
+        ("nat", {"kind": "npd", "teacher": "runs/x", "seed": 4}),
+        ("transcribe", {"kind": "ctc"}),
+    ):
+        run = resolve_run(recipe, {}).run
+        assert changed_decode(run, changes) == resolve_run(recipe, {"decode": changes}).run.decode
+    limited = resolve_run("language", {"decode.max_length": 9, "decode.min_length": 4}).run
+    assert (limited.decode.max_length, limited.decode.max_tokens) == (9, 256)
+    changed = changed_decode(limited, {"max_tokens": 5})
+    assert (changed.max_length, changed.min_length) == (0, 4)
+    assert change_settings(limited, {"decode.min_tokens": "2", "eval": {}}).decode.min_length == 0
+    both = changed_decode(limited, {"max_tokens": 5, "max_length": 7})
+    assert (both.max_tokens, both.max_length) == (5, 7)

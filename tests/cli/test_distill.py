@@ -130,7 +130,10 @@ def test_mistakes(run: Path, source: Path, tmp_path: Path, capsys) -> None:
     busy.with_name("busy.de.part").mkdir()
     for arguments, sentence in [
         ([classifier, "--out", out], "is a run of the task classify; distill takes one that writes texts"),
-        ([run, "decode.nbest=2", "--data", source, "--out", out], "decode.nbest is 2, and a source gets one target"),
+        (
+            [run, "decode.nbest=2", "--data", source, "--out", out],
+            "decode.strategy.n is 2, and a source gets one target",
+        ),
         ([run, "--data", source, "--out", tmp_path / "old.de"], "old.de exists already; remove it, or choose another"),
         ([run, "--data", source, "--out", tmp_path / "no" / "a.de"], "its folder does not exist; choose another --out"),
         ([run, "--data", source, "--out", out], "a.de.part was begun with other settings: the data differ; remove it"),

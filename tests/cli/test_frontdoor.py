@@ -179,9 +179,9 @@ def test_list_show_and_dry(capsys):
     assert code == 0 and "translate" in out and "dates" in out and "tiny, small, base, big" in out
     code, out, _ = run_cli(capsys, "train", "translate", "train.lr=1e-3", "--show")
     assert code == 0 and "train.lr = 0.001" in out and "# command line" in out and "# size" in out
-    assert "decode.beam" not in out and "other settings have their defaults" in out
+    assert "decode.strategy" not in out and "other settings have their defaults" in out
     code, out, _ = run_cli(capsys, "train", "translate", "--show", "all", "train.lr=1e-3")
-    assert code == 0 and "decode.beam = 5" in out and "train.lr = 0.001" in out and "other settings" not in out
+    assert code == 0 and "decode.strategy.size = 5" in out and "train.lr = 0.001" in out and "other settings" not in out
     code, out, _ = run_cli(capsys, "train", "translate", "model.size=base", "tokenizer.vocab=37000", "--dry")
     assert code == 0 and "parameters 63,08" in out and "optimizer" in out  # the paper's 65M counts other norms
     assert "encoder.layers.0.attention.query.weight" in out and "(512, 512)" in out
@@ -246,7 +246,7 @@ def test_the_python_interface(tmp_path, monkeypatch):
         model={"size": "tiny", "width": 32, "heads": 2}, train={"steps": 3, "tokens": 500, "tensorboard": False, "precision": "bf16"},
     )  # fmt: skip
     assert (tmp_path / "y" / "source.tokenizer.json").exists() and isinstance(packed.predict("Jan 1, 2024"), str)
-    assert regard.load(tmp_path / "y", decode={"beam": 2}).run.decode.beam == 2
+    assert regard.load(tmp_path / "y", decode={"kind": "beam", "beam": 2}).run.decode.strategy.size == 2
 
 
 def test_the_wheel_works_outside_the_checkout(tmp_path):
@@ -416,7 +416,7 @@ def test_wrong_settings(capsys, tmp_path):
         ("model.family=transfomer", "transformer"),
         ("device=cuda:9", "cuda:9"),
         ("tokenizer.vocab=100", "tokenizer.vocab"),
-        ("decode.beam=0", "decode.beam"),
+        ("decode.strategy=beam decode.beam=0", "decode.strategy.size is 0; expected at least 1"),
         ("model.attention.kind=windwo", "model.attention"),
         ("data.locales=en,xx", "xx"),
         ("model.attention.dropout=5", "model.attention.dropout is 5.0; expected at least 0"),
@@ -510,7 +510,7 @@ def test_predict_with_odd_input(run, capsys, monkeypatch):
     assert code == 0 and len(out.split("\n")) == 3
     code, _, err = run_cli(capsys, "predict", run, stdin=b"\xff\xfe\n", monkeypatch=monkeypatch)
     assert code == 2 and "stdin:1 is not UTF-8" in err
-    check_error(capsys, "predict", run, "decode.bean=3", words="did you mean decode.beam")
+    check_error(capsys, "predict", run, "decode.bean=3", words="did you mean decode.strategy.size")
     check_error(capsys, "predict", run, "train.steps=3", words="train.steps has no effect")
     check_error(capsys, "predict", run, "no-such-file.txt", words="no-such-file.txt cannot be read")
     check_error(capsys, "eval", run, words="no test data")

@@ -58,8 +58,8 @@ def test_texts_after_two_dashes_may_look_like_settings(api, capsys, tmp_path):  
     "argument, hint",
     [
         ("x=1", ""),
-        ("decde.kind=greedy", " (did you mean decode.kind?)"),
-        ("beam=4", " (did you mean decode.beam?)"),
+        ("decde.kind=greedy", " (did you mean decode.strategy.kind?)"),
+        ("beam=4", " (did you mean decode.strategy.size?)"),
         ("devise=cpu", " (did you mean device?)"),
     ],
 )

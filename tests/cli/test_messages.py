@@ -33,7 +33,6 @@ from regard.processors.sound.log_mel import read_sound, resample
 from regard.processors.text.external import sentencepiece_processor
 from regard.runs.tuned import base_folder
 from regard.synthetic.matching import MatchingSource
-from regard.tasks.generate.plans import Planner
 from regard.tasks.predictor import Predictor
 from regard.tasks.translate.task import TranslatePredictor
 from regard.testing import outputs_of
@@ -194,12 +193,6 @@ def test_a_prompt_of_another_shape():
 def test_a_plugin_family_needs_a_name():
     with pytest.raises(UserError, match="Config of the family module odd has no default for `family`; give its name"):
         plugins._family_name(SimpleNamespace(__name__="odd", Config=SimpleNamespace(model_fields={})))
-
-
-def test_a_strategy_that_the_family_does_not_declare():
-    planner = Planner(SimpleNamespace(model=SimpleNamespace(family="gpt")), None)
-    with pytest.raises(UserError, match="decode.kind is guess and model.family=gpt decodes by .*; use one of these"):
-        planner.strategy(SimpleNamespace(kind="guess"))
 
 
 def test_a_new_training_keeps_the_checkpoints_of_another(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ a function of (seed, epoch, example).
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 import regard
 from regard.config.merge import flatten
-from regard.config.renamed import renamed_key
+from regard.config.renamed import STRATEGY, moved_key, renamed_key
 from regard.config.run_folder import read_run
 from regard.training import step
 
@@ -53,6 +53,8 @@ def answer(predictor: Any, call: dict[str, Any]) -> Any:
     decode = {
         renamed_key(f"decode.{name}").removeprefix("decode."): value for name, value in call.get("decode", {}).items()
     }
+    if decode.get("kind") == "greedy":  # format 1 ignored settings of sampling, or took those without effect
+        decode = {name: value for name, value in decode.items() if name not in ("temperature", "top_k")}
     result = plain(getattr(predictor, verb)(*arguments, **decode))
     if fields := call.get("keep"):
         former = [{**record, "ended": {"length": "max"}.get(record["finish"], record["finish"])} for record in result]
@@ -80,6 +82,14 @@ def digest(path: Path) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+def current_keys(former: Mapping[str, object], current: Collection[str]) -> set[str]:
+    """The current keys of settings of format 1. Only settings of other strategies and of a second tokenizer have none: they had no effect."""
+    names = {moved_key(renamed_key(key), current) for key in former}
+    lost = {f"decode.{name}" for name in (*STRATEGY, "beam", "nbest")} | {"tokenizer.joint"}
+    assert names - {*current} <= lost
+    return names & {*current}
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # some texts are longer than these models read
 @pytest.mark.parametrize("name", RUNS)
 def test_a_former_run_answers_as_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +111,7 @@ def test_run_json_of_format_1_is_read_with_current_names(name: str) -> None:
     about = read_run(OLD / name)
     assert (raw["format"], about["format"]) == (1, 3)
     former, current = dict(flatten(raw["config"])), dict(flatten(about["config"]))
-    lost = {renamed_key(key) for key in former} - current.keys()
-    assert current.keys() <= {renamed_key(key) for key in former}
-    assert lost <= {"tokenizer.joint"}  # which never had an effect on the task
-    assert [key for key in map(renamed_key, raw["origin"]) if key not in lost] == list(about["origin"])
+    assert current_keys(former, current) == current_keys(raw["origin"], current) == {*current} == {*about["origin"]}
     assert regard.resolve(about["recipe"]).run.task == about["config"]["task"]
     files = {path.name for path in (OLD / name).glob("*tokenizer.json")} | {
         path.name for path in (OLD / name).glob("labels.json")
@@ -140,6 +147,6 @@ def test_a_checkpoint_of_format_1_is_resumed(settings: str, tmp_path: Path, monk
     assert near(plain(predictor.score(resume["texts"])), resume["score"])
     assert about["format"] == 3 and about == read_run(Path("language-xl"))
     former = json.loads((OLD / "language-xl" / "run.json").read_text(encoding="utf-8"))
-    kept = {renamed_key(key) for key, _ in flatten(former["config"])} - {"tokenizer.joint"}
-    assert dict(flatten(about["config"])).keys() >= kept
-    assert list(about["origin"]) == [key for key in map(renamed_key, former["origin"]) if key in kept]
+    current = dict(flatten(about["config"]))
+    assert current.keys() >= current_keys(dict(flatten(former["config"])), current)
+    assert {*about["origin"]} == current_keys(former["origin"], current)

@@ -261,7 +261,10 @@ def check_whisper(run: PageRun) -> None:
     words = [line.split("\t")[2] for line in run.of("regard align-audio").lines]
     assert words == ["the", "words", "that", "are", "spoken"]
     assert Path("talk.srt").is_file() and Path("german.vtt").is_file() and len([*Path("subtitles").iterdir()]) == 8
-    assert regard.load("runs/times").run.decode.timestamps and not regard.load("runs/german").run.decode.timestamps
+    assert (
+        regard.load("runs/times").run.decode.windows.timestamps
+        and not regard.load("runs/german").run.decode.windows.timestamps
+    )
     for name in ("german-whisper", "lora-whisper", "whisper-morse"):
         assert (Path(name) / "preprocessor_config.json").is_file()
     result = run.names["result"]

@@ -211,7 +211,7 @@ def test_mistakes_of_training(folder: Path, capsys: Capture, tmp_path: Path) -> 
         (["data.speed=1,3"], "data.speed is 3; expected at most 2"),
         (["data.rate=500"], "data.rate is 500; expected at least 1000"),
         (["data.hop=30"], "data.hop is 30; expected at most 25"),
-        (["decode.kind=ctc", "decode.nbest=2"], "decode.nbest is 2 but ctc finds one"),
+        (["decode.nbest=3"], "decode.strategy.n is 3, above decode.strategy.size=2; raise the size"),
     ):
         refused(capsys, "train", "transcribe", *TINY, *settings, "--dry", words=words)
     words = "model.family=vit cannot be used for the task transcribe"
@@ -276,7 +276,7 @@ def test_a_run_without_ctc(folder: Path, capsys: Capture, tmp_path: Path) -> Non
     capsys.readouterr()
     sound, words = folder / "all" / "2.wav", "needs CTC, and this run was trained without; train with model.ctc.weight="
     assert len(lines(capsys, "predict", tmp_path / "run", sound)) == 1
-    refused(capsys, "predict", tmp_path / "run", sound, "decode.kind=ctc", words=f"decode.kind=ctc {words}")
+    refused(capsys, "predict", tmp_path / "run", sound, "decode.kind=ctc", words=f"decode.strategy=ctc {words}")
     refused(capsys, "align-audio", tmp_path / "run", sound, words=f"word times {words}")
 
 

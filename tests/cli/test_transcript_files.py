@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import tarfile
+from copy import copy
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -130,9 +131,10 @@ def test_silence(run: Path, place: Path, capsys: Capture) -> None:
 
 def test_word_times_are_computed_only_for_what_shows_them(run: Path, place: Path, capsys: Capture) -> None:
     predictor = regard.load(run)
-    long = change_settings(predictor.run, {"decode": {"segment": 0.0}})
-    assert [name for name in NAMES if needs_words({name}, predictor.run)] == ["json"]
-    assert [name for name in NAMES if needs_words({name}, long)] == ["srt", "vtt", "json"]
+    long = copy(predictor)
+    long.run = change_settings(predictor.run, {"decode": {"segment": 0.0}})
+    assert [name for name in NAMES if needs_words({name}, predictor.longest_segment)] == ["json"]
+    assert [name for name in NAMES if needs_words({name}, long.longest_segment)] == ["srt", "vtt", "json"]
     asked: list[bool] = []
 
     async def answer(self: TranscribePredictor, request: Any, emit: Any = None) -> Any:

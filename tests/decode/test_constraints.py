@@ -540,7 +540,7 @@ def test_stream_equals_predict(predictor, way):
         assert "".join(found) == predictor.predict(text, **how) and all(found)
         parts += len(found)
     assert parts > 10 if way in ("greedy", "sample", "prefix", "split") else parts >= 5
-    with pytest.raises(UserError, match=r"decode.nbest is 2; a stream has one text"):
+    with pytest.raises(UserError, match=r"decode.strategy.n is 2; a stream has one text"):
         predictor.stream("x", nbest=2)
 
 
@@ -621,24 +621,24 @@ def test_long_texts_are_split_on_request(predictor):
 @pytest.mark.parametrize(
     "how, sentence",
     [
-        ({"kind": "sample", "temperature": 0}, "decode.temperature is 0; expected more than 0"),
-        ({"kind": "sample", "temperature": -1.5}, "decode.temperature is -1.5; expected more than 0"),
-        ({"kind": "sample", "temperature": math.nan}, "decode.temperature is nan; expected a number"),
-        ({"temperature": 0.5}, "decode.temperature is 0.5 but decode.kind=beam does not sample; set it to sample"),
-        ({"kind": "greedy", "top_k": 5}, "decode.top_k is 5 but decode.kind=greedy does not sample"),
-        ({"kind": "sample", "top_p": 0}, "decode.top_p is 0; expected more than 0"),
-        ({"kind": "sample", "top_p": 1.5}, "decode.top_p is 1.5; expected at most 1"),
-        ({"beam": 0}, "decode.beam is 0; expected at least 1"),
-        ({"length_penalty": 1e30}, "decode.length_penalty is 1e+30; expected at most 10"),
-        ({"length_penalty": -1e30}, "decode.length_penalty is -1e+30; expected at least -10"),
-        ({"nbest": 6}, "decode.nbest is 6, above decode.beam=5; raise the beam"),
-        ({"nbest": 2, "split": True}, "decode.nbest is 2 but decode.split joins one"),
+        ({"kind": "sample", "temperature": 0}, "decode.strategy.temperature is 0; expected more than 0"),
+        ({"kind": "sample", "temperature": -1.5}, "decode.strategy.temperature is -1.5; expected more than 0"),
+        ({"kind": "sample", "temperature": math.nan}, "decode.strategy.temperature is nan; expected a number"),
+        ({"temperature": 0.5}, "decode.strategy.temperature does not belong to decode.strategy=beam, which has size, n, "),
+        ({"kind": "greedy", "top_k": 5}, "decode.strategy.top_k does not belong to decode.strategy=greedy, which has length_penalty"),
+        ({"kind": "sample", "top_p": 0}, "decode.strategy.top_p is 0; expected more than 0"),
+        ({"kind": "sample", "top_p": 1.5}, "decode.strategy.top_p is 1.5; expected at most 1"),
+        ({"beam": 0}, "decode.strategy.size is 0; expected at least 1"),
+        ({"length_penalty": 1e30}, "decode.strategy.length_penalty is 1e+30; expected at most 10"),
+        ({"length_penalty": -1e30}, "decode.strategy.length_penalty is -1e+30; expected at least -10"),
+        ({"nbest": 6}, "decode.strategy.n is 6, above decode.strategy.size=5; raise the size"),
+        ({"nbest": 2, "split": True}, "decode.strategy.n is 2 but decode.split_sentences joins one"),
         ({"include": ["A LONG PHRASE"], "max_tokens": 5}, "decode.include takes "),
         ({"include": ["THE RED CAT"], "exclude": ["RED"]}, "decode.include 'THE RED CAT' contains 'RED', which decode.exclude forbids"),
         ({"prefix": "THE RED", "exclude": ["HE R"]}, "decode.prefix 'THE RED' contains 'HE R', which decode.exclude forbids"),
-        ({"include": ["A"], "kind": "greedy"}, "decode.include needs beam search but decode.kind is greedy"),
-        ({"include": [["A"], []], "kind": "sample"}, "decode.include needs beam search but decode.kind is sample"),
-        ({"include": ["A"], "split": True}, "decode.include and decode.split cannot be combined"),
+        ({"include": ["A"], "kind": "greedy"}, "decode.include needs beam search but decode.strategy is greedy"),
+        ({"include": [["A"], []], "kind": "sample"}, "decode.include needs beam search but decode.strategy is sample"),
+        ({"include": ["A"], "split": True}, "decode.include and decode.split_sentences cannot be combined"),
         ({"include": ["A", " "]}, "decode.include: it has an empty phrase"),
         ({"include": [["A"]]}, "decode.include has 1 entries for 2 texts"),
         ({"include": [["A"], [3]]}, "decode.include has the entry [3]; expected text"),

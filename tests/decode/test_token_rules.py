@@ -111,9 +111,9 @@ def test_refused_requests():
     ("settings", "words"),
     [
         ({"min_tokens": 9, "max_tokens": 5}, "decode.min_tokens is 9, above decode.max_tokens=5; lower it"),
-        ({"forced_bos_token_id": [4, 5]}, "it has 2 tokens; expected one, with which every output begins"),
-        ({"bad_words_ids": [[4], []]}, "it has an empty sequence; expected lists of token numbers"),
-        ({"suppress_tokens": [-1]}, "greater than or equal to 0"),
+        ({"rules": {"forced_bos_token_id": [4, 5]}}, "it has 2 tokens; expected one, with which every output begins"),
+        ({"rules": {"bad_words_ids": [[4], []]}}, "it has an empty sequence; expected lists of token numbers"),
+        ({"rules": {"suppress_tokens": [-1]}}, "greater than or equal to 0"),
     ],
 )
 def test_refused_settings(settings, words):
@@ -123,8 +123,8 @@ def test_refused_settings(settings, words):
 
 
 def test_settings_of_rules():
-    decode = Seq2SeqDecode(suppress_tokens=7, forced_eos_token_id=None, bad_words_ids=[3, [4, 5]], eos_token_id=[1, 2])
-    rules = TokenRules.of(decode)
+    given = {"suppress_tokens": 7, "forced_eos_token_id": None, "bad_words_ids": [3, [4, 5]], "eos_token_id": [1, 2]}
+    rules = Seq2SeqDecode(rules=given).rules
     assert (rules.suppress_tokens, rules.forced_eos_token_id, rules.bad_words_ids) == ((7,), (), ((3,), (4, 5)))
     assert rules.largest_ids() == {"suppress_tokens": 7, "bad_words_ids": 5, "eos_token_id": 2}
-    assert TokenRules.of(LanguageDecode()) == TokenRules()
+    assert TokenRules.of(LanguageDecode().rules) == TokenRules()

@@ -97,8 +97,8 @@ BEAM: Decode = {"kind": "beam", "beam": 3, "nbest": 2, "max_tokens": 6, "length_
 SAMPLE: Decode = {"kind": "sample", "seed": 3, "nbest": 2, "max_tokens": 5, "temperature": 0.8}
 SOME: Decode = {**SAMPLE, "nbest": 3, "top_k": 9, "top_p": 0.9, "min_p": 0.02}  # samples of some tokens
 RULES: Decode = {"kind": "greedy", "max_tokens": 7, "min_tokens": 3, "repetition_penalty": 1.3}
-NO_SPLIT = {"split": True}, "has no sentences"
-CANDIDATES = {"nbest": 2, "kind": "greedy"}, "decode.nbest is 2 but greedy finds one"
+NO_SPLIT = {"split": True}, "decode.split is not a key"
+CANDIDATES = {"nbest": 2, "kind": "greedy"}, "decode.strategy.n does not belong to decode.strategy=greedy"
 
 
 def texts_of(record: Any, decode: Decode) -> Any:
@@ -539,9 +539,9 @@ CASES = {
         "translate", PAIRS, TEXTS, {**SEQ2SEQ, **BYTES}, [*TRANSLATIONS, SOME], texts_of, two_files, text_metrics, check=check_translation,
         targets=TARGETS, noticed=EMPTY, look="SO BAD",
         wrong_decode=[
-            CANDIDATES, ({"temperature": 0}, "decode.temperature is 0; expected more than 0"),
-            ({"kind": "beam", "beam": 2, "nbest": 3}, "decode.nbest is 3, above decode.beam=2"),
-            ({"kind": "greedy", "include": ["A"]}, "decode.include needs beam search but decode.kind is greedy"),
+            CANDIDATES, ({"kind": "sample", "temperature": 0}, "decode.strategy.temperature is 0; expected more than 0"),
+            ({"kind": "beam", "beam": 2, "nbest": 3}, "decode.strategy.n is 3, above decode.strategy.size=2"),
+            ({"kind": "greedy", "include": ["A"]}, "decode.include needs beam search but decode.strategy is greedy"),
             ({"max_tokens": -1}, "decode.max_tokens is -1; expected at least 0"),
         ],
     ),
@@ -553,19 +553,19 @@ CASES = {
         "translate", PAIRS, TEXTS, {**NAT, "model.family": "nat", "model.max_fertility": 3, "decode.kind": "argmax"},
         [{"kind": "average"}, {"merge_repeats": True}, {"max_tokens": 3}, {"split": True}],
         texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
-        wrong_decode=[({"kind": "beam"}, "decode.kind is beam and model.family=nat decodes by argmax or average or npd")],
+        wrong_decode=[({"kind": "beam"}, 'decode.strategy.kind is "beam"; expected one of argmax, average, npd')],
     ),
     "nat-ctc": Case(
         "translate", PAIRS, TEXTS, {**NAT, "model.family": "nat-ctc", "decode.kind": "argmax"},
         [{"max_tokens": 2}, {"split": True}], texts_of, two_files, text_metrics, check=check_text, targets=TARGETS,
         noticed=EMPTY,
-        wrong_decode=[({"min_tokens": 3}, "decode.min_tokens is 3, but model.family=nat-ctc writes all tokens at once")],
+        wrong_decode=[({"min_tokens": 3}, "decode.min_tokens is not a key")],
     ),
     "cmlm": Case(
         "translate", PAIRS, TEXTS, {**NAT, "model.family": "cmlm", "decode.kind": "mask-predict"},
         [{"iterations": 1}, {"length_beam": 1, "iterations": 4}, {"max_tokens": 3}],
         texts_of, two_files, text_metrics, check=check_text, targets=TARGETS, noticed=EMPTY, look="SO BAD",
-        wrong_decode=[({"nbest": 2}, "decode.nbest is 2 but mask-predict finds one")],
+        wrong_decode=[({"nbest": 2}, "decode.strategy.n does not belong to decode.strategy=mask-predict")],
     ),
     "text2text": Case(
         "text2text", PAIRS, TEXTS, T5, TRANSLATIONS[:4], texts_of, lines, text_metrics, check=check_translation,

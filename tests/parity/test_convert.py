@@ -114,7 +114,7 @@ def test_every_supported_form(settings, tmp_path):
     ours, again = regard.load(run), regard.load(out)
     texts = [*TEXTS, "a <café> and <url>"]
     assert ours.source.encode(texts) == again.source.encode(texts)
-    how = {"kind": "beam", "temperature": 1.0, "top_k": 0}
+    how = {"kind": "beam"}
     assert ours.predict(texts, **how) == again.predict(texts, **how)
     assert ours.predict(texts) == again.predict(texts)
     theirs, tokenizer = hf.MarianMTModel.from_pretrained(out).eval(), hf.AutoTokenizer.from_pretrained(out)
@@ -165,9 +165,9 @@ def test_changed_generation_settings_apply(run, tmp_path):
     path = out / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 2, "max_length": 9}))
     decode = regard.load(out).run.decode
-    assert (decode.beam, decode.max_tokens, decode.early_stopping) == (2, 8, "heuristic")
+    assert (decode.strategy.size, decode.max_tokens, decode.strategy.early_stopping) == (2, 8, "heuristic")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"length_penalty": 0.0}))
-    assert regard.load(out).run.decode.length_penalty == 0.0
+    assert regard.load(out).run.decode.strategy.length_penalty == 0.0
 
 
 def test_decode_settings_of_older_exports(run, tmp_path):
@@ -178,13 +178,14 @@ def test_decode_settings_of_older_exports(run, tmp_path):
     config = json.loads(path.read_text())
     entry = config["regard"]
     assert entry.pop("format") == 3
-    entry["decode"] |= {"stop": "first", "beam": 5}
-    del entry["decode"]["early_stopping"]
+    strategy = entry["decode"].pop("strategy")
+    entry["decode"] |= {"kind": "beam", "length_penalty": strategy["length_penalty"], "stop": "first", "beam": 5}
+    entry["decode"] |= {"temperature": 0.7, "top_k": 0}  # of sampling: without an effect
     path.write_text(json.dumps(config))
     settings = json.loads((out / "generation_config.json").read_text()) | {"early_stopping": True}
     (out / "generation_config.json").write_text(json.dumps(settings))
     decode = regard.load(out).run.decode
-    assert (decode.early_stopping, decode.beam, decode.max_tokens) == ("first", 5, 0)
+    assert (decode.strategy.early_stopping, decode.strategy.size, decode.max_tokens) == ("first", 5, 0)
     for broken in ({"decode": 3}, {"decode": {"beam": "x"}}, 3):
         path.write_text(json.dumps(config | {"regard": broken}))
         assert regard.load(out).run.decode.max_tokens > 0  # as generation_config.json says

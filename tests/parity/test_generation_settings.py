@@ -13,6 +13,7 @@ import transformers as hf
 from helpers import causal, marian
 
 import regard
+from regard.config.strategies import Beam, Greedy, Sample
 from regard.errors import UserError
 from regard.formats.huggingface import generation as generation_files
 from regard.formats.huggingface import gpt2_export, t5_export
@@ -56,7 +57,7 @@ class Folder:
             found = predictor.run_programs(predictor.writer.search(source, plan) for source in sources)
             return [best[0].tokens for best in found]
         values = decode_from_generation(read)
-        values |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
+        values["rules"] |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
         decode = type(predictor.run.decode)(**values)
         plan = predictor.plan.of(decode)
         found = predictor.run_programs(predictor.writer.search(row, plan, "text") for row in self.rows)
@@ -154,20 +155,22 @@ def test_a_loaded_folder(family: str, folders: dict[str, Folder]) -> None:
     settings = RULES | LIMIT | {"num_beams": 2, "min_new_tokens": 4, "eos_token_id": [folder.ids["eos_token_id"], 11]}
     predictor = folder.load(settings)
     decode = predictor.run.decode
-    assert (decode.kind, decode.beam, decode.max_tokens, decode.min_tokens) == ("beam", 2, 9, 4)
-    assert decode.eos_token_id == (folder.ids["eos_token_id"], 11) and decode.bad_words_ids == ((8,), (9, 10))
+    assert (decode.strategy.kind, decode.strategy.size, decode.max_tokens, decode.min_tokens) == ("beam", 2, 9, 4)
+    rules = decode.rules
+    assert rules.eos_token_id == (folder.ids["eos_token_id"], 11) and rules.bad_words_ids == ((8,), (9, 10))
     wanted = folder.theirs(settings)
     if folder.sourced:
         assert predictor.predict(folder.texts) == predictor.target.decode(wanted)
     changed = folder.load(settings, kind="greedy", no_repeat_ngram_size=0, max_tokens=5, min_tokens=0).run.decode
-    assert (changed.kind, changed.no_repeat_ngram_size, changed.max_tokens, changed.min_tokens) == ("greedy", 0, 5, 0)
+    assert (changed.strategy, changed.max_tokens, changed.min_tokens) == (Greedy(), 5, 0)
+    assert changed.rules.no_repeat_ngram_size == 0
     text = folder.texts[0]
     free = predictor.predict(text, forced_bos_token_id=[], bad_words_ids=[], repetition_penalty=1.0, min_tokens=0)
     assert free == folder.load(settings | {"forced_bos_token_id": None, "bad_words_ids": None, "repetition_penalty": 1.0,
                                            "min_new_tokens": None}).predict(text)  # fmt: skip
     assert free != predictor.predict(text) or not folder.sourced
     with pytest.raises(
-        UserError, match=r"decode.suppress_tokens names token 4,000 and the vocabulary has \d+; use numb"
+        UserError, match=r"decode.rules.suppress_tokens names token 4,000 and the vocabulary has \d+; use numb"
     ):
         predictor.predict(text, suppress_tokens=[4000])
 
@@ -213,10 +216,10 @@ def test_unused_keys_are_named_once(folders: dict[str, Folder]) -> None:
 def test_sampling_and_stop_strings(folders: dict[str, Folder]) -> None:
     for folder in folders.values():
         decode = folder.load({"do_sample": True, "temperature": 0.6, "num_return_sequences": 2}).run.decode
-        assert (decode.kind, decode.temperature, decode.top_k, decode.nbest) == ("sample", 0.6, 50, 2)
+        assert decode.strategy == Sample(temperature=0.6, top_k=50, n=2)
     sampling = {"do_sample": True, "temperature": 0.6}
     changed = folders["t5"].load(sampling, kind="beam", beam=2).run.decode  # the settings of sampling go with it
-    assert (changed.kind, changed.beam, changed.temperature, changed.top_k) == ("beam", 2, 1.0, 0)
+    assert changed.strategy == Beam(2)
     assert folders["t5"].load(sampling).predict("the cat", kind="greedy") == folders["t5"].load({}).predict("the cat")
     assert folders["llama"].load({"stop_strings": "the"}).run.decode.stop == ("the",)
 
@@ -227,10 +230,10 @@ def test_keys_of_an_old_config(folders: dict[str, Folder]) -> None:
     own = json.loads((folder.path / "config.json").read_text())
     try:
         (folder.path / "config.json").write_text(json.dumps(own | {"num_beams": 3, "no_repeat_ngram_size": 3}))
-        assert folder.load({"max_length": 9}).run.decode.beam != 3
+        assert folder.load({"max_length": 9}).run.decode.strategy == Greedy()
         folder.file.unlink()
         decode = regard.load(folder.path).run.decode
-        assert (decode.kind, decode.beam, decode.no_repeat_ngram_size) == ("beam", 3, 3)
+        assert (decode.strategy.size, decode.rules.no_repeat_ngram_size) == (3, 3)
     finally:
         (folder.path / "config.json").write_text(json.dumps(own))
 
@@ -250,4 +253,4 @@ def test_exported_again(family: str, folders: dict[str, Folder], tmp_path: Path)
     assert regard.load(tmp_path / "again").run.decode == predictor.run.decode
     changed = written | {"no_repeat_ngram_size": 5}
     (tmp_path / "again" / "generation_config.json").write_text(json.dumps(changed))
-    assert regard.load(tmp_path / "again").run.decode.no_repeat_ngram_size == 5
+    assert regard.load(tmp_path / "again").run.decode.rules.no_repeat_ngram_size == 5

@@ -12,6 +12,7 @@ from helpers.parity import ROWS, same_causal
 from safetensors.torch import load_file, save_file
 
 import regard
+from regard.config.strategies import Beam, Greedy, OutputRules, Sample
 from regard.decode.search.texts import without_incomplete
 from regard.errors import UserError
 from regard.families import gpt
@@ -19,6 +20,7 @@ from regard.files import read_json
 from regard.formats.huggingface import gpt2, llama
 from regard.formats.huggingface.causal import decode_from_generation, tokenizer
 from regard.parts import slots
+from regard.tasks.language.settings import LanguageDecode
 
 # --- GPT-2 -----------------------------------------------------------------------------------------------------------
 
@@ -162,24 +164,25 @@ def test_incomplete_folders(tmp_path):
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ({}, {"kind": "greedy"}),
-        ({"max_new_tokens": 7, "repetition_penalty": 1.2}, {"kind": "greedy", "max_tokens": 7, "repetition_penalty": 1.2}),
+        ({}, {"strategy": Greedy()}),
+        ({"max_new_tokens": 7, "repetition_penalty": 1.2}, {"strategy": Greedy(), "max_tokens": 7, "repetition_penalty": 1.2}),
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": None},
-         {"kind": "sample", "temperature": 0.6, "top_p": 0.9, "top_k": 50}),
-        ({"num_beams": 4, "early_stopping": True}, {"kind": "beam", "beam": 4, "early_stopping": "first", "length_penalty": 1.0}),
-        ({"num_beams": 4, "length_penalty": None}, {"kind": "beam", "beam": 4, "early_stopping": "heuristic", "length_penalty": 1.0}),
-        ({"num_beams": 4, "length_penalty": 0.0}, {"kind": "beam", "beam": 4, "early_stopping": "heuristic", "length_penalty": 0.0}),
+         {"strategy": Sample(temperature=0.6, top_p=0.9, top_k=50)}),
+        ({"num_beams": 4, "early_stopping": True}, {"strategy": Beam(4, early_stopping="first")}),
+        ({"num_beams": 4, "length_penalty": None}, {"strategy": Beam(4, early_stopping="heuristic")}),
+        ({"num_beams": 4, "length_penalty": 0.0}, {"strategy": Beam(4, 1, 0.0, "heuristic")}),
+        ({"no_repeat_ngram_size": 2, "num_beams": 1}, {"strategy": Greedy(), "rules": OutputRules(no_repeat_ngram_size=2)}),
     ],
 )  # fmt: skip
 def test_generation_settings(theirs, ours):
-    assert decode_from_generation(theirs) == ours
+    assert LanguageDecode.model_validate(decode_from_generation(theirs)) == LanguageDecode(**ours)
 
 
 @pytest.mark.parametrize(
     ("file", "said", "words"),
     [
-        ("generation_config.json", {"do_sample": True, "temperature": 0.0}, "decode.temperature is 0; expected more than 0"),
-        ("generation_config.json", {"do_sample": True, "top_k": -1}, "decode.top_k is -1: Input should be greater"),
+        ("generation_config.json", {"do_sample": True, "temperature": 0.0}, "decode.strategy.sample.temperature is 0.0: Input should be greater"),
+        ("generation_config.json", {"do_sample": True, "top_k": -1}, "decode.strategy.sample.top_k is -1: Input should be greater"),
         ("generation_config.json", {"max_new_tokens": "x"}, "max_new_tokens is 'x'; expected a whole number"),
         ("generation_config.json", [1], "does not hold an object"),
         ("tokenizer_config.json", 3, "does not hold an object"),
@@ -360,7 +363,7 @@ def test_folder_generates_as_transformers(kind, tmp_path):
     assert [each["tokens"] for each in ours.predict(prompts, details=True)] == [
         ours.tokenizer.tokens(row) for row in new
     ]
-    assert (ours.run.decode.kind, ours.run.decode.add_start) == ("greedy", kind == "llama")
+    assert (ours.run.decode.strategy.kind, ours.run.decode.add_start) == ("greedy", kind == "llama")
     (found,) = ours.score([prompts[0]], details=True)
     ids = torch.tensor(
         [[ours.tokenizer.start, *text(prompts[0], add_special_tokens=False).input_ids, ours.tokenizer.end]]

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.cli import main
+from regard.config.strategies import Beam
 from regard.errors import UserError
 from regard.formats.huggingface import gpt2_export, tokenizer_export
 
@@ -106,7 +107,7 @@ def test_every_supported_form(name, tmp_path):
     assert "texts equal" in told["checked"]
     ours, theirs = same(run, tmp_path / "out")
     assert theirs.config.model_type == ("llama" if "modern" in name else "gpt2")
-    assert regard.load(tmp_path / "out").run.decode.kind == ours.run.decode.kind
+    assert regard.load(tmp_path / "out").run.decode.strategy.kind == ours.run.decode.strategy.kind
     theirs.save_pretrained(tmp_path / "theirs")
     saved, mine = (load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "out"))
     assert {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in mine.items()}
@@ -118,7 +119,7 @@ def test_changed_generation_settings_apply(run, tmp_path):
     path = out / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 2, "max_new_tokens": 3}))
     decode = regard.load(out).run.decode
-    assert (decode.kind, decode.beam, decode.max_tokens) == ("beam", 2, 3)
+    assert (decode.strategy.kind, decode.strategy.size, decode.max_tokens) == ("beam", 2, 3)
     assert regard.load(out, decode={"max_tokens": 5}).run.decode.max_tokens == 5
 
 
@@ -128,13 +129,13 @@ def test_decode_settings_of_older_exports(run, tmp_path):
     regard.convert(run, to="huggingface", out=out)
     path = out / "config.json"
     config = json.loads(path.read_text())
-    decode, new = config["regard"]["decode"], {"early_stopping": "first", "stop": ["x", "yz"], "add_start": False}
-    assert config["regard"].pop("format") == 3 and set(new) < set(decode)
-    former = {"stop": "first", "until": ["x", "yz"], "begin": False}
-    config["regard"]["decode"] = {key: value for key, value in decode.items() if key not in new} | former
+    decode, new = config["regard"]["decode"], {"strategy", "stop", "add_start"}
+    assert config["regard"].pop("format") == 3 and new == set(decode)
+    former = {"kind": "beam", "beam": 3, "top_k": 7, "stop": "first", "until": ["x", "yz"], "begin": False}
+    config["regard"]["decode"] = former
     path.write_text(json.dumps(config))
     again = regard.load(out).run.decode
-    assert (again.early_stopping, again.stop, again.add_start) == ("first", ("x", "yz"), False)
+    assert (again.strategy, again.stop, again.add_start) == (Beam(3, early_stopping="first"), ("x", "yz"), False)
     assert again.max_tokens == 10
 
 

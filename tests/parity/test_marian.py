@@ -165,11 +165,11 @@ def test_refused_generation_settings(both, tmp_path):
     shutil.copytree(whole, path)
     settings = json.loads((path / "generation_config.json").read_text())
     (path / "generation_config.json").write_text(json.dumps(settings | {"num_return_sequences": 9}))
-    refused(path, "generation_config.json: decode.nbest is 9, above decode.beam=")
+    refused(path, "generation_config.json: decode.strategy.n is 9, above decode.strategy.size=")
     (path / "generation_config.json").write_text(json.dumps(settings | {"do_sample": True}))
     with pytest.warns(
         UserWarning, match="does not apply these generation settings of the folder: num_beams beside do_sample;"
     ):
-        assert regard.load(path).run.decode.kind == "sample"
+        assert regard.load(path).run.decode.strategy.kind == "sample"
     (path / "generation_config.json").write_text(json.dumps(settings | {"num_beams": "many"}))
     refused(path, "generation_config.json: num_beams is 'many'; expected a whole number")

@@ -79,7 +79,7 @@ def test_folders_give_the_same_logits_and_captions(width: int, tmp_path: Path) -
         found = ours.model(Inputs("pixels", pixels), Inputs("tokens", tokens))
     assert (found - wanted).abs().max() <= 1e-4 * wanted.abs().max()
     items = images(5)
-    assert ours.run.decode.kind == "greedy" and ours.run.decode.max_tokens == 13
+    assert ours.run.decode.strategy.kind == "greedy" and ours.run.decode.max_tokens == 13
     greedy = trimmed(ours.predict(items))
     assert greedy == captions(theirs, tmp_path, items) and len(set(greedy)) > 1
     beam = trimmed(ours.predict(items, kind="beam", beam=3, early_stopping="heuristic", length_penalty=1.0))

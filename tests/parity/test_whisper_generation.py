@@ -16,6 +16,7 @@ from transformers.generation.logits_process import WhisperNoSpeechDetection, Whi
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
 import regard
+from regard.config.decode_sound import Windows
 from regard.decode import Beam, Generator, Greedy, Hypothesis, SearchRequest
 from regard.decode.engine.passes import Trace, encoded_rows
 from regard.decode.engine.wrappers import EncodedSources
@@ -24,7 +25,6 @@ from regard.decode.search.timestamps import TimestampRules
 from regard.parts import Inputs
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
-from regard.tasks.transcribe.settings import TranscribeDecode
 from regard.tasks.whisper import transcriber as whisper_transcriber
 from regard.tasks.whisper.task import WhisperPredictor
 from regard.tasks.whisper.windows import check_quality
@@ -243,7 +243,7 @@ def test_fallback_decisions_equal_transformers(
     settings = SimpleNamespace(
         compression_ratio_threshold=ratio, logprob_threshold=threshold, no_speech_threshold=silence
     )
-    own = TranscribeDecode(
+    own = Windows(
         compression_ratio_threshold=ratio or 0, logprob_threshold=threshold or 0,
         no_speech_threshold=1.0 if silence is None else silence,
     )  # fmt: skip

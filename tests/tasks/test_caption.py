@@ -210,10 +210,8 @@ def test_mistakes_end_with_one_sentence(run: Path, tmp_path: Path, capsys: pytes
 
     (tmp_path / "a.txt").write_text("a sentence\n")
     refused("a.txt cannot be read as an image", "predict", run, tmp_path / "a.txt")
-    refused(
-        "decode.split is true, but an image has no sentences", "predict", run, tmp_path / "a.txt", "decode.split=true"
-    )
-    refused("an image has no tokens; set it to 0", "eval", run, "decode.encoder_no_repeat_ngram_size=2")
+    refused("decode.split_sentences is not a key", "predict", run, tmp_path / "a.txt", "decode.split_sentences=true")
+    refused("decode.encoder_no_repeat_ngram_size is not a key", "eval", run, "decode.encoder_no_repeat_ngram_size=2")
     refused(
         "model.family=vit cannot be used for the task caption; expected .*captioner",
         "train",

@@ -142,8 +142,8 @@ def test_a_target_that_no_path_spells(predictor: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"decode.kind": "npd", "decode.teacher": "runs/x"}, "decode.kind is npd and model.family=nat-ctc decodes by"),
-        ({"decode.min_tokens": 3}, "decode.min_tokens is 3, but model.family=nat-ctc writes all tokens at once"),
+        ({"decode.kind": "npd"}, 'decode.strategy.kind is "npd"; expected one of argmax'),
+        ({"decode.min_tokens": 3}, "decode.min_tokens is not a key"),
     ],
 )
 def test_strategies_that_it_does_not_have(settings: dict[str, Any], message: str, run: Path) -> None:

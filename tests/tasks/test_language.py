@@ -123,7 +123,7 @@ def test_stream_equals_predict(family, kind, objectives):
             assert all(pieces) and (kind != "beam" or len(pieces) <= 1)
     many = list(predictor.stream("the cat", max_tokens=14, kind="greedy"))
     assert len(many) > 1
-    with pytest.raises(UserError, match=r"decode.nbest is 2; a stream has one text"):
+    with pytest.raises(UserError, match=r"decode.strategy.n is 2; a stream has one text"):
         predictor.stream("x", kind="sample", nbest=2)
 
 
@@ -152,7 +152,9 @@ def test_samples_depend_on_seed_and_prompt(objectives):
     assert many != predictor.predict("the cat", kind="sample", nbest=4, max_tokens=12, seed=2)
     cold = predictor.predict("the cat", kind="sample", temperature=1e-4, max_tokens=12)
     assert cold == predictor.predict("the cat", kind="greedy", max_tokens=12)
-    assert cold == predictor.predict("the cat", kind="greedy", temperature=0.5, top_k=3, max_tokens=12)  # ignored
+    assert cold == predictor.predict("the cat", kind="greedy", nbest=1, max_tokens=12)
+    with pytest.raises(UserError, match="decode.strategy.top_k does not belong to decode.strategy=greedy, which has"):
+        predictor.predict("the cat", kind="greedy", top_k=3)
 
 
 def test_control_tokens_are_suppressed_except_end(objectives):

@@ -197,7 +197,11 @@ def test_bad_data_are_refused_before_training(tmp_path):
     wrong = [{**LINES[0], "task": "other"}, *LINES]
     refused("data.valid: .* record 1 has the task other .text., which data.train never has", tmp_path, valid=wrong)
     refused("data.weights names the task 'x', which data.train lacks", tmp_path, **{"data.weights": "x:1"})
-    refused("decode.split is True, which is for texts alone", tmp_path, **{"decode.split": True})
+    refused(
+        "decode.split is not a key; `--show all` lists the keys of this task and family",
+        tmp_path,
+        **{"decode.split": True},
+    )
     with pytest.raises(UserError, match="model.family=vit cannot be used for the task multitask; expected one of omni"):
         regard.train("multitask", {"model.family": "vit", "model.size": "tiny"}, data={"train": LINES}, out=tmp_path)
 

@@ -312,22 +312,25 @@ def test_mistakes_of_decoding(nat: Path, cmlm: Path, teacher: Path, tmp_path: Pa
     )
     predictor = regard.load(nat)
     for decode, words in [
-        ({"kind": "beam"}, "decode.kind is beam and model.family=nat decodes by argmax or average or npd"),
-        ({"kind": "npd"}, "decode.kind=npd needs a run that scores its samples; give one with decode.teacher=RUN"),
-        ({"kind": "npd", "teacher": "gone"}, "decode.teacher is gone, which is not a run folder"),
+        ({"kind": "beam"}, 'decode.strategy.kind is "beam"; expected one of argmax, average, npd'),
+        (
+            {"kind": "npd"},
+            "decode.strategy=npd needs a run that scores its samples; give one with decode.strategy.teacher=RUN",
+        ),
+        ({"kind": "npd", "teacher": "gone"}, "decode.strategy.teacher is gone, which is not a run folder"),
         ({"kind": "npd", "teacher": str(tmp_path / "c")}, "a run of the task classify; give a whole run of"),
         ({"kind": "npd", "teacher": str(cmlm)}, "which writes all tokens at once; give a run that writes token by"),
-        ({"nbest": 2}, "decode.nbest is 2 but argmax finds one"),
-        ({"prefix": "Das"}, "decode.prefix is 'Das', but model.family=nat writes all tokens at once"),
-        ({"exclude": "Das"}, "decode.exclude is"),
-        ({"min_tokens": 3}, "decode.min_tokens is 3"),
-        ({"repetition_penalty": 1.5}, "decode.repetition_penalty is 1.5"),
-        ({"suppress_tokens": [4]}, "decode.suppress_tokens is"),
+        ({"nbest": 2}, "decode.strategy.n does not belong to decode.strategy=argmax, which has merge_repeats"),
+        ({"prefix": "Das"}, "decode.prefix is not a key"),
+        ({"exclude": "Das"}, "decode.exclude is not a key"),
+        ({"min_tokens": 3}, "decode.min_tokens is not a key"),
+        ({"repetition_penalty": 1.5}, "decode.repetition_penalty is not a key"),
+        ({"suppress_tokens": [4]}, "decode.suppress_tokens is not a key"),
     ]:
         with pytest.raises(UserError) as error:
             predictor.predict(TEXTS[0], **decode)
         assert words in str(error.value), (decode, str(error.value))
-    with pytest.raises(UserError, match="decode.kind is argmax and model.family=transformer decodes by"):
+    with pytest.raises(UserError, match='decode.strategy.kind is "argmax"; expected one of greedy, sample, beam'):
         regard.load(teacher).predict(TEXTS[0], kind="argmax")
     with pytest.raises(UserError, match="write all tokens at once and cannot form an ensemble"):
         regard.load(f"{nat},{nat}")

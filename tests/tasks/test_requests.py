@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import regard
+from regard.config.decode import Seq2SeqDecode
 from regard.config.strategies import Beam, Greedy, Sample
 from regard.decode import Suppress
 from regard.errors import UserError
@@ -62,14 +63,18 @@ def test_wrong_settings_of_a_request_are_refused(load):
     translate, language = load("translate-cnn"), load("language-gpt")
     plain = TranslateRequest("a", strategy=Greedy(), include=())
     for wrong, message in (
-        (replace(plain, strategy=Sample(temperature=0.0)), "decode.temperature is 0; expected more than 0"),
-        (replace(plain, strategy=Beam(2, 3)), "decode.nbest is 3, above decode.beam=2"),
-        (replace(plain, include=("cat",)), "decode.include needs beam search but decode.kind is greedy"),
+        (
+            replace(plain, strategy=Sample(temperature=0.0)),
+            r"decode.strategy.temperature is 0\.0; expected more than 0",
+        ),
+        (replace(plain, include=("cat",)), "decode.include needs beam search but decode.strategy is greedy"),
         (replace(plain, max_tokens=-1), "decode.max_tokens is -1; expected at least 0"),
         (replace(plain, adapter="a"), "a request names the adapter 'a', but this predictor has none"),
     ):
         with pytest.raises(UserError, match=message):
             translate.predict_requests([plain, wrong])
+    with pytest.raises(ValueError, match=r"decode\.strategy\.n is 3, above decode\.strategy\.size=2; raise the size"):
+        Beam(2, 3)
     with pytest.raises(UserError, match="decode.stop has an empty string"):
         language.predict_requests([LanguageRequest("a", stop=("",))])
     with pytest.raises(UserError, match="a language model scores whole texts, so score takes no targets"):
@@ -148,13 +153,18 @@ def test_a_batch_is_a_number_in_any_form(load):
         load("classify-bert").predict(TEXTS, batch=2.5)
 
 
-def test_a_strategy_that_the_family_does_not_declare_is_refused(load, monkeypatch):
+def test_a_strategy_that_the_family_does_not_declare_is_refused(monkeypatch):
     from regard.families import transformer
 
-    predictor = load("format-1")
-    monkeypatch.setattr(transformer, "SPEC", replace(transformer.SPEC, strategies=("greedy",)))
-    assert predictor.predict(TEXTS[0], kind="greedy")
-    with pytest.raises(UserError, match=r"decode\.kind is beam and model\.family=transformer decodes by greedy; use"):
+    class GreedyDecode(Seq2SeqDecode):
+        strategy: Greedy = Greedy()
+
+    monkeypatch.setattr(
+        transformer, "SPEC", replace(transformer.SPEC, settings={"translate": {"decode": GreedyDecode}})
+    )
+    predictor = regard.load(OLD / "format-1")  # a run of a beam search, which the family no longer has
+    assert predictor.predict(TEXTS[0]) == predictor.predict(TEXTS[0], kind="greedy") != ""
+    with pytest.raises(UserError, match='decode.strategy.kind is "beam"; expected one of greedy'):
         predictor.predict(TEXTS[0], kind="beam")
 
 

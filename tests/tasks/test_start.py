@@ -425,7 +425,7 @@ def test_a_run_that_started_from_a_marian_folder_becomes_one_again(separate, tmp
         assert json.loads((out / name).read_text()) == json.loads((path / name).read_text())
     texts = [*marian.sentences(9, seed=5), ">>up<< the cat sees the dog.", "unseen wörds, and 日本!", "  the   cat  "]
     again = regard.load(out)
-    assert again.predict(texts) == ours.predict(texts) and again.run.decode.beam == 2
+    assert again.predict(texts) == ours.predict(texts) and again.run.decode.strategy.size == 2
     theirs, tokenizer = hf.MarianMTModel.from_pretrained(out).eval(), hf.AutoTokenizer.from_pretrained(out)
     assert type(tokenizer).__name__ == "MarianTokenizer"
     assert tokenizer(texts).input_ids == hf.MarianTokenizer.from_pretrained(path)(texts).input_ids

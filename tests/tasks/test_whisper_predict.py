@@ -25,6 +25,8 @@ from regard.decode.engine.passes import Encode
 from regard.decode.search.filters import StepContext
 from regard.errors import UserError
 from regard.formats.huggingface import whisper_export
+from regard.messages.media import Sound
+from regard.messages.speech import TranscribeRequest
 from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
@@ -457,16 +459,19 @@ def test_look(predictor: WhisperPredictor, tmp_path: Path) -> None:
     [
         ({"language": "xx"}, r"'xx' is no language of this model; it knows 3, such as de, en, ja \(decode.language\)"),
         ({"language": "French"}, "'French' is no language of this model"),
-        ({"nbest": 2, "kind": "beam"}, "decode.nbest is 2, and a Whisper model finds one text; use decode.nbest=1"),
-        ({"prefix": "a"}, "decode.prefix has no effect on a Whisper model; decode.prompt tells it"),
-        ({"include": ["a"], "kind": "beam"}, "decode.include has no effect on a Whisper model"),
-        ({"exclude": ["a"]}, "decode.exclude has no effect on a Whisper model"),
-        ({"kind": "ctc"}, "decode.kind=ctc needs CTC, and this run was trained without"),
+        (
+            {"nbest": 2, "kind": "beam"},
+            "decode.strategy.n is 2, and a Whisper model finds one text; use decode.strategy.n=1",
+        ),
+        ({"prefix": "a"}, "decode.prefix is not a key; did you mean"),
+        ({"include": ["a"], "kind": "beam"}, "decode.include is not a key"),
+        ({"exclude": ["a"]}, "decode.exclude is not a key"),
+        ({"kind": "ctc"}, 'decode.strategy.kind is "ctc"; expected one of greedy, beam'),
         ({"task": "summarize"}, 'decode.task is "summarize"; expected one of transcribe, translate'),
-        ({"temperatures": []}, "decode.temperatures is \\[\\]; expected"),
-        ({"logprob_threshold": 1}, "decode.logprob_threshold is 1; expected at most 0"),
-        ({"no_speech_threshold": 2}, "decode.no_speech_threshold is 2; expected at most 1"),
-        ({"suppress_tokens": [9999]}, "decode.suppress_tokens names token 9,999 and the vocabulary has"),
+        ({"temperatures": []}, "decode.windows.temperatures is \\[\\]; expected"),
+        ({"logprob_threshold": 1}, "decode.windows.logprob_threshold is 1; expected at most 0"),
+        ({"no_speech_threshold": 2}, "decode.windows.no_speech_threshold is 2; expected at most 1"),
+        ({"suppress_tokens": [9999]}, "decode.rules.suppress_tokens names token 9,999 and the vocabulary has"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], words: str, predictor: WhisperPredictor) -> None:
@@ -530,7 +535,8 @@ def test_a_model_without_timestamps(tmp_path: Path) -> None:
     found = regard.load(tmp_path)
     assert found.predict(noise(0.7), **FAST) == found.predict(noise(0.7), timestamps=False, **FAST) != ""
     with pytest.raises(
-        UserError, match="decode.timestamps is true, and this model has no timestamps; use decode.timest"
+        UserError,
+        match="decode.windows.timestamps is true, and this model has no timestamps; use decode.windows.timest",
     ):
         found.predict(noise(0.7), timestamps=True)
     with pytest.raises(UserError, match="this model does not translate; it knows transcribe"):
@@ -544,9 +550,11 @@ def test_settings_of_whisper_alone() -> None:
     run = Run(task="transcribe", model={**small, "vocab": target.size}, data={"bins": 12})
     found = new_predictor(run, FilterbankProcessor(bins=12, bin_width=5), target, torch.device("cpu"))
     for settings in ({"language": "de"}, {"task": "translate"}, {"prompt": "a name"}):
-        ((name, value),) = settings.items()
-        with pytest.raises(UserError, match=f"decode.{name} is '{value}', and this run has one language and one task"):
+        (name,) = settings
+        with pytest.raises(UserError, match=f"decode.{name} is not a key"):
             found.predict(noise(0.5), **settings)
+        with pytest.raises(UserError, match=f"decode.{name} is not a key"):
+            found.predict_requests([TranscribeRequest(Sound(noise(0.5)), **settings)])
     with pytest.raises(
         UserError, match="run cannot become a Whisper folder: its tokenizer has no control tokens; train"
     ):
@@ -622,7 +630,7 @@ def test_command_line_writes_subtitles(
             ["--language", "xx"],
             "regard: a.wav: 'xx' is no language of this model; it knows 3, such as de, en, ja (decode.language)",
         ),
-        (["decode.nbest=2", "decode.kind=beam"], "decode.nbest is 2, and a Whisper model finds one text"),
+        (["decode.nbest=2", "decode.kind=beam"], "decode.strategy.n is 2, and a Whisper model finds one text"),
     ):
         assert main([*command, *options]) == 2
         error = capsys.readouterr().err.strip()

@@ -170,10 +170,10 @@ def test_a_start_keeps_what_belongs_to_its_tokens(folder: Path, tuned: Path, tmp
         assert isinstance(one, WhisperPredictor) and one.target.control == first.target.control
         assert one.target.backend.to_str() == first.target.backend.to_str() and one.target.start == first.target.start
         assert (one.sound.seconds, one.sound.bins, one.sound.hop) == (SECONDS, 80, 160)
-        assert one.run.decode.suppress_tokens == first.run.decode.suppress_tokens != ()
-        assert one.run.decode.begin_suppress_tokens == (5, IDS["<|endoftext|>"])
+        assert one.run.decode.rules.suppress_tokens == first.run.decode.rules.suppress_tokens != ()
+        assert one.run.decode.rules.begin_suppress_tokens == (5, IDS["<|endoftext|>"])
         assert one.run.model.alignment_heads == ((1, 0), (1, 2))
-        assert (one.run.decode.language, one.run.decode.timestamps) == ("de", False)
+        assert (one.run.decode.language, one.run.decode.windows.timestamps) == ("de", False)
     assert one.sound.frame_masks == 1
 
 
@@ -187,7 +187,7 @@ def test_resuming_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "halves"))
     assert one == two
     configs = [json.loads((tmp_path / name / "run.json").read_text())["config"] for name in ("whole", "halves")]
-    assert configs[0] == configs[1] and configs[0]["decode"]["timestamps"] is True
+    assert configs[0] == configs[1] and configs[0]["decode"]["windows"]["timestamps"] is True
 
 
 def test_lora_trains_its_weights_alone(folder: Path, tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_an_exported_run_gives_the_same_tokens_in_transformers(tuned: Path, fold
     ours, again = regard.load(tuned), regard.load(tmp_path / "hf")
     first = regard.load(folder)
     assert again.run.model.alignment_heads == first.run.model.alignment_heads
-    assert again.run.decode.suppress_tokens == first.run.decode.suppress_tokens
-    assert again.run.decode.begin_suppress_tokens == first.run.decode.begin_suppress_tokens
+    assert again.run.decode.rules.suppress_tokens == first.run.decode.rules.suppress_tokens
+    assert again.run.decode.rules.begin_suppress_tokens == first.run.decode.rules.begin_suppress_tokens
     assert again.target.control == first.target.control
     theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
@@ -249,7 +249,7 @@ def test_from_scratch(tmp_path: Path) -> None:
     predictor: WhisperPredictor = regard.train("whisper-morse", settings, out=tmp_path / "run")
     target = predictor.target
     assert [*target.control.languages] == ["de"] and predictor.sound.seconds == 8
-    assert predictor.run.decode.suppress_tokens == target.control_ids and target.control.timestamps == 401
+    assert predictor.run.decode.rules.suppress_tokens == target.control_ids and target.control.timestamps == 401
     assert target.is_timestamp(target.size - 1) and target.seconds(target.size - 1) == 8
     regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "hf")
     again = regard.load(tmp_path / "hf")

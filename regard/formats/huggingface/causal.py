@@ -23,6 +23,7 @@ from .generation import (
     ends_from_generation,
     generated_rules,
     generated_strategy,
+    penalty_from_generation,
     read_generation_config,
     regard_entry,
     rules_from_generation,
@@ -119,8 +120,9 @@ def decode_from_generation(generation: JsonMapping) -> JsonObject:
         limits["min_length"] = shortest
     if stop := generation.get("stop_strings"):
         limits["stop"] = [stop] if isinstance(stop, str) else stop
+    strategy = {"strategy": strategy_from_generation(generation), **penalty_from_generation(generation)}
     rules = {key: value for key, value in rules_from_generation(generation).items() if key not in NOT_APPLIED}
-    return strategy_from_generation(generation) | limits | rules
+    return {**strategy, **limits, "rules": rules}
 
 
 def generation_settings(decode: LanguageDecode, suppressed: Collection[int] = ()) -> JsonObject:
@@ -134,14 +136,15 @@ def generation_settings(decode: LanguageDecode, suppressed: Collection[int] = ()
 def decode_entry(decode: LanguageDecode) -> JsonObject:
     """The `regard` entry that `saved_decode` reads. Limits and rules are read from generation_config.json."""
     limits = {"max_tokens", "max_length", "min_tokens", "min_length"}
-    values = decode.model_dump(mode="json", exclude={"batch", "eos_token_id", *limits, *RULES})
-    generation = {key: value for key, value in generation_settings(decode).items() if key not in RULES}
+    penalty = "repetition_penalty"
+    values = decode.model_dump(mode="json", exclude={"batch", "rules", penalty, *limits})
+    generation = {key: value for key, value in generation_settings(decode).items() if key not in (*RULES, penalty)}
     return {"regard": {"format": FORMAT, "decode": values, "generation": generation}}
 
 
 def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject | None:
     """The decode settings of the exported run; None if there are none or generation_config.json was changed since."""
-    entry = regard_entry(config)
+    entry = regard_entry(config, "language", "gpt")
     if not entry or any(generation.get(key) != value for key, value in entry.get("generation", {}).items()):
         return None
     decode: JsonObject = entry["decode"]
@@ -177,7 +180,8 @@ def language_predictor(
     generation, filters = split_suppressed(config, generation, {text.pad, text.start} - {text.end})
 
     def to_run(generation: JsonMapping) -> AnyRun:
-        decode = decode_from_generation(generation) | ends_from_generation(generation, text.end, ours.vocab)
+        decode = decode_from_generation(generation)
+        decode["rules"] |= ends_from_generation(generation, text.end, ours.vocab)
         saved = saved_decode(config, generation) or {"add_start": text.adds_start}
         return Run(task="language", model=ours, decode=decode | saved)
 

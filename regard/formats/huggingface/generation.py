@@ -6,28 +6,30 @@ entry, and transformers' settings express ours only approximately.
 
 import warnings
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode
+from ...config.decode import DecodeBase, Seq2SeqDecode, TargetDecode
 from ...config.merge import flatten, nest
 from ...config.renamed import renamed_settings
-from ...config.run import Run
+from ...config.run import Run, without_foreign
 from ...config.run_folder import FORMAT
+from ...config.strategies import Beam, Sample
 from ...decode import Filter
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_optional_json
 from ...processors.text.tokenizers import Tokenizer
-from ...tasks.translate.settings import TranslateDecode
 from .folder import parse_config
 
 GENERATION_FILE = "generation_config.json"
-SAVED_DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *NEUTRAL_SAMPLING}
+SAVED_DECODE: dict[str, Any] = {"strategy": True, "max_tokens": True}
+SAVED_STRATEGY = {"strategy": {"n", "seed"}}  # all but these
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 RULES = {
-    "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None,
     "forced_bos_token_id": None, "forced_eos_token_id": None, "suppress_tokens": None, "begin_suppress_tokens": None,
     "renormalize_logits": False,
 }  # fmt: skip  # keys that both sides name alike, with the values that change nothing
@@ -52,7 +54,7 @@ def read_generation_config(path: Path, config: JsonMapping) -> JsonObject:
     As in transformers, those of config.json, where old folders have them, hold only without generation_config.json.
     """
     settings = read_optional_json(path / GENERATION_FILE)
-    replaced = {*RULES, *STRATEGY, *UNUSED, *UNUSED_SAMPLING} if settings else set()
+    replaced = {*RULES, "repetition_penalty", *STRATEGY, *UNUSED, *UNUSED_SAMPLING} if settings else set()
     merged = {key: value for key, value in config.items() if key not in replaced} | settings
     for name, (fits, expected) in GENERATION_TYPES.items():
         if (value := merged.get(name)) is not None and not fits(value):
@@ -99,27 +101,33 @@ GENERATION_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def strategy_from_generation(generation: JsonMapping) -> JsonObject:
-    """The search strategy of transformers, as decode settings."""
+    """The search strategy of transformers, as decode.strategy."""
     beams = generation.get("num_beams") or 1
-    decode: JsonObject = {"kind": "beam" if beams > 1 else "greedy"}
+    strategy: JsonObject = {"kind": "greedy"}
     if generation.get("do_sample"):
-        decode = {"kind": "sample", "top_k": 50}  # transformers' default
-        decode |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
+        strategy = {"kind": "sample", "top_k": 50}  # transformers' default
+        strategy |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
     elif beams > 1:
-        decode["early_stopping"] = early_stopping(generation.get("early_stopping", False))
         penalty = generation.get("length_penalty")
-        decode |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
+        strategy = {"kind": "beam", "size": beams, "length_penalty": 1.0 if penalty is None else penalty}
+        strategy["early_stopping"] = early_stopping(generation.get("early_stopping", False))
     several = generation.get("num_return_sequences") or 1
-    return decode | ({"nbest": several} if several > 1 else {})
+    return strategy | ({"n": several} if several > 1 else {})
 
 
 def rules_from_generation(generation: JsonMapping) -> JsonObject:
-    """The rules of a folder's generation_config.json that have an effect, as decode settings."""
+    """The rules of a folder's generation_config.json that have an effect, as decode.rules."""
     return {key: generation[key] for key, none in RULES.items() if generation.get(key) not in (None, none, [])}
 
 
+def penalty_from_generation(generation: JsonMapping) -> JsonObject:
+    """The repetition penalty, as a decode setting."""
+    penalty = generation.get("repetition_penalty")
+    return {} if penalty is None else {"repetition_penalty": penalty}
+
+
 def ends_from_generation(generation: JsonMapping, end: int, vocab: int) -> JsonObject:
-    """The tokens that end a text, as a decode setting, if they are others than END of the tokenizer."""
+    """The tokens that end a text, as one of decode.rules, if they are others than END of the tokenizer."""
     ends = generation.get("eos_token_id")
     ids = [token for token in (ends if isinstance(ends, list) else [ends]) if token is not None and 0 <= token < vocab]
     return {"eos_token_id": ids} if ids and ids != [end] else {}
@@ -127,7 +135,7 @@ def ends_from_generation(generation: JsonMapping, end: int, vocab: int) -> JsonO
 
 def decode_from_generation(generation: JsonMapping) -> JsonObject:
     """The strategy and limits of an encoder-decoder model. There START counts in lengths."""
-    decode = strategy_from_generation(generation)
+    decode = {"strategy": strategy_from_generation(generation), **penalty_from_generation(generation)}
     longest, shortest = ((generation.get(key) or 1) - 1 for key in ("max_length", "min_length"))
     most = generation.get("max_new_tokens") or max(longest, 0)
     fewest = generation.get("min_new_tokens") or max(shortest, 0)
@@ -136,7 +144,7 @@ def decode_from_generation(generation: JsonMapping) -> JsonObject:
 
 
 def early_stopping(theirs: object) -> Literal["first", "heuristic", "never"]:
-    """decode.early_stopping for transformers' setting of that name."""
+    """early_stopping of a beam search for transformers' setting of that name."""
     return "first" if theirs is True else "never" if theirs == "never" else "heuristic"
 
 
@@ -167,15 +175,15 @@ def split_suppressed(
 
 def translate_decode(
     path: Path, config: JsonMapping, generation: JsonObject, target: Tokenizer, vocab: int
-) -> tuple[TranslateDecode, tuple[Filter, ...] | None]:
+) -> tuple[Seq2SeqDecode, tuple[Filter, ...] | None]:
     """The decode settings of a folder with an encoder-decoder model, and the filters for its predictor."""
     warn_of_unused(path, generation, ("stop_strings",))
     generation, filters = split_suppressed(config, generation, {target.pad, target.start})
 
-    def to_decode(generation: JsonMapping) -> TranslateDecode:
-        decode = decode_from_generation(generation) | rules_from_generation(generation)
-        decode |= ends_from_generation(generation, target.end, vocab)
-        return TranslateDecode(**decode | saved_decode(config, generation))
+    def to_decode(generation: JsonMapping) -> Seq2SeqDecode:
+        rules = rules_from_generation(generation) | ends_from_generation(generation, target.end, vocab)
+        decode = {**decode_from_generation(generation), "rules": rules}
+        return Seq2SeqDecode.model_validate(decode | saved_decode(config, generation))
 
     return parse_config(path, generation, to_decode, GENERATION_FILE), filters
 
@@ -183,14 +191,15 @@ def translate_decode(
 # --- decode settings of ours in an exported config.json --------------------------------------------------------------
 
 
-def regard_entry(config: JsonMapping) -> JsonObject:
+def regard_entry(config: JsonMapping, task: str = "translate", family: str = "transformer") -> JsonObject:
     """The `regard` entry of an exported config.json, with today's setting names; empty in other folders."""
     entry = config.get("regard")
     if not isinstance(entry, dict) or not isinstance(entry.get("decode"), dict):
         return {}
     if (former := entry.get("format", 1)) in (1, 2):  # exported before settings were renamed
         settings = {f"decode.{key}": value for key, value in flatten(entry["decode"])}
-        return {**entry, **nest(renamed_settings(settings, former))}
+        run = {"task": task, "model.family": family, **renamed_settings(settings, former)}
+        return {**entry, "decode": nest(without_foreign(run)[0])["decode"]}
     return entry
 
 
@@ -203,13 +212,17 @@ def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject:
     except (TypeError, ValidationError):
         return {}
     expected = generated_strategy(decode) | max_length_setting(decode, generation.get("max_length"))
-    unchanged = all(generation.get(key) == value for key, value in expected.items())
-    return decode.model_dump(include=SAVED_DECODE) if unchanged else {}
+    if any(generation.get(key) != value for key, value in expected.items()):
+        return {}
+    saved = decode.model_dump(include=SAVED_DECODE)
+    several = {key: value for key, value in strategy_from_generation(generation).items() if key == "n"}
+    return {**saved, "strategy": saved["strategy"] | several}
 
 
 def decode_entry(run: Run) -> JsonObject:
     """The `regard` entry that `saved_decode` reads."""
-    return {"regard": {"format": FORMAT, "decode": run.decode.model_dump(mode="json", include=SAVED_DECODE)}}
+    decode = run.decode.model_dump(mode="json", include=SAVED_DECODE, exclude=SAVED_STRATEGY)
+    return {"regard": {"format": FORMAT, "decode": decode}}
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -217,43 +230,44 @@ def decode_entry(run: Run) -> JsonObject:
 
 def generated_strategy(decode: DecodeBase) -> JsonObject:
     """generation_config.json of our strategy."""
-    if decode.kind == "sample":
-        shape = {name: getattr(decode, name) for name in SAMPLING if name != "min_p" or decode.min_p}
-        return {"do_sample": True, "num_beams": 1, **shape}
-    if decode.kind == "greedy":
-        return {"do_sample": False, "num_beams": 1}
-    # transformers has no rule equal to `exact`, and its nearest one searches very long: its own default is written
-    early = "never" if decode.early_stopping == "never" else decode.early_stopping == "first"
-    return {
-        "do_sample": False,
-        "num_beams": decode.beam,
-        "early_stopping": early,
-        "length_penalty": decode.length_penalty,
-    }
+    match decode.strategy:
+        case Sample(temperature, top_k, top_p, min_p):
+            shape = {"temperature": temperature, "top_k": top_k, "top_p": top_p} | ({"min_p": min_p} if min_p else {})
+            return {"do_sample": True, "num_beams": 1, **shape}
+        case Beam(size, _, length_penalty, early_stopping):
+            # transformers has no rule equal to `exact`, and its nearest one searches very long: its own default is
+            # written
+            early = "never" if early_stopping == "never" else early_stopping == "first"
+            beams = {"num_beams": size, "early_stopping": early, "length_penalty": length_penalty}
+            return {"do_sample": False, **beams}
+        case _:
+            return {"do_sample": False, "num_beams": 1}
 
 
 def generated_rules(decode: DecodeBase, suppressed: Collection[int]) -> JsonObject:
     """generation_config.json of our rules, beside tokens that the predictor never generates."""
-    values: JsonObject = {key: getattr(decode, key) for key in RULES if hasattr(decode, key)}
-    values["suppress_tokens"] = tuple(dict.fromkeys([*suppressed, *decode.suppress_tokens]))
-    values["forced_bos_token_id"] = next(iter(decode.forced_bos_token_id), None)
+    rules, several = decode.rules, decode.strategy.n
+    values: JsonObject = {key: value for key, value in asdict(rules).items() if key in RULES}
+    values["suppress_tokens"] = tuple(dict.fromkeys([*suppressed, *rules.suppress_tokens]))
+    values["forced_bos_token_id"] = next(iter(rules.forced_bos_token_id), None)
     values["min_new_tokens"] = decode.min_tokens
-    several = {"num_return_sequences": decode.nbest} if decode.nbest > 1 else {}
-    return {key: value for key, value in values.items() if value not in (RULES.get(key, 0), None, ())} | several
+    values = {key: value for key, value in values.items() if value not in (RULES.get(key, 0), None, ())}
+    penalty = {"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {}
+    return penalty | values | ({"num_return_sequences": several} if several > 1 else {})
 
 
-def max_length_setting(decode: Seq2SeqDecode, max_length: int | None) -> JsonObject:
+def max_length_setting(decode: TargetDecode, max_length: int | None) -> JsonObject:
     """The limit of the output. `max_length` counts START and applies if decode has no limit."""
     return {"max_length": decode.max_tokens + 1 if decode.max_tokens else max_length}
 
 
 def generation_config(run: Run, tokenizer: Tokenizer, max_length: int, suppressed: Collection[int]) -> JsonObject:
     """generation_config.json of an exported encoder-decoder run."""
-    decode: Seq2SeqDecode = run.decode
+    decode: TargetDecode = run.decode
     ids = {
         "pad_token_id": tokenizer.pad,
         "bos_token_id": tokenizer.start,
-        "eos_token_id": list(decode.eos_token_id) or tokenizer.end,
+        "eos_token_id": list(decode.rules.eos_token_id) or tokenizer.end,
         "decoder_start_token_id": tokenizer.start,
     }
     return (

@@ -100,7 +100,7 @@ def write(predictor: "LanguagePredictor", draft: Path, precision: str) -> None:
     draft.mkdir()
     entry = {"dtype": "float32"} | causal.decode_entry(run.decode)
     write_json(draft / "config.json", gpt_layout(c).config(c) | positions | ids | entry)
-    ends = {"eos_token_id": list(run.decode.eos_token_id)} if run.decode.eos_token_id else {}
+    ends = {"eos_token_id": list(ids_of_end)} if (ids_of_end := run.decode.rules.eos_token_id) else {}
     write_json(draft / GENERATION_FILE, causal.generation_settings(run.decode, predictor.suppressed) | ids | ends)
     (draft / "model.safetensors").write_bytes(save(tensors(model, c), {"format": "pt"}))
     if isinstance(tokenizer, FolderTokenizer):

@@ -168,9 +168,9 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
     def to_run(generation: JsonMapping) -> AnyRun:
         limit = {} if generation.get("max_length") else {"max_length": MAX_LENGTH}
-        decode = decode_from_generation(limit | dict(generation)) | rules_from_generation(generation)
-        decode.pop("encoder_no_repeat_ngram_size", None)  # of models that read tokens
-        decode |= ends_from_generation(generation, target.end, vocab)
+        rules = rules_from_generation(generation) | ends_from_generation(generation, target.end, vocab)
+        rules.pop("encoder_no_repeat_ngram_size", None)  # of models that read tokens
+        decode = {**decode_from_generation(limit | dict(generation)), "rules": rules}
         return Run(task="caption", model=folder.config, decode=decode | saved_decode(config, generation))
 
     run: CaptionRun = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)

@@ -27,6 +27,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import (
     GENERATION_FILE,
+    penalty_from_generation,
     read_generation_config,
     rules_from_generation,
     strategy_from_generation,
@@ -44,7 +45,6 @@ ARCHITECTURE = "WhisperForConditionalGeneration"
 ENGLISH_VOCAB = 51864  # of the published models of English alone
 LANGUAGE = re.compile(r"<\|[a-z]{2,3}\|>")
 DECODE_RULES = {
-    "repetition_penalty",
     "no_repeat_ngram_size",
     "bad_words_ids",
     "suppress_tokens",
@@ -280,10 +280,12 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
     def to_run(generation: JsonMapping) -> AnyRun:
         rules = {name: value for name, value in rules_from_generation(generation).items() if name in DECODE_RULES}
-        decode = strategy_from_generation(generation) | rules
-        decode |= {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
+        windows = {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
         if folder.tokenizer.first_timestamp >= folder.config.vocab:
-            decode["timestamps"] = False
+            windows["timestamps"] = False
+        strategy = strategy_from_generation(generation)
+        strategy = {"kind": "greedy"} if strategy["kind"] == "sample" else strategy  # samples follow if it fails
+        decode = {"strategy": strategy, **penalty_from_generation(generation), "rules": rules, "windows": windows}
         return Run(task="transcribe", model=folder.config, decode=decode)
 
     run: TranscribeRun = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)

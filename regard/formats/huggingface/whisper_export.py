@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...config.decode_sound import WhisperDecode
 from ...errors import UserError
 from ...files import JsonObject, read_json
 from ...parts import Inputs
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.whisper import WhisperTokenizer
-from ...tasks.transcribe.settings import TranscribeDecode
 from ..parity import check_close, quiet
 from . import whisper
 from .generation import generated_rules, generated_strategy
@@ -49,12 +49,12 @@ def write(predictor: "WhisperPredictor", draft: Path, precision: str) -> None:
 
 def generation_settings(predictor: "WhisperPredictor") -> JsonObject:
     """generation_config.json."""
-    decode: TranscribeDecode = predictor.run.decode
+    decode: WhisperDecode = predictor.run.decode
     target, control = predictor.target, predictor.target.control
     settings: JsonObject = {
         "decoder_start_token_id": target.start, "eos_token_id": target.end, "pad_token_id": target.pad,
         "bos_token_id": target.end, "max_length": predictor.context, "no_timestamps_token_id": control.no_timestamps,
-        "return_timestamps": decode.timestamps, "is_multilingual": target.multilingual,
+        "return_timestamps": decode.windows.timestamps, "is_multilingual": target.multilingual,
         "prev_sot_token_id": control.previous, "max_initial_timestamp_index": control.latest_start,
         "alignment_heads": [list(head) for head in predictor.run.model.alignment_heads] or None,
     }  # fmt: skip

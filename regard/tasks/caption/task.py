@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
+from ...config.strategies import beam_for_one_text
 from ...data.datasets.fields import ImageField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import PlainTargets, TargetField
@@ -51,6 +52,7 @@ from ..base import (
     with_model_settings,
 )
 from ..classify_image.task import image_processor
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
@@ -131,7 +133,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         return item.value_as(Image).raw
 
     async def view(self, item: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
-        plan = self.plan(self.requests([item], kind="beam", nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=beam_for_one_text(self.run.decode.strategy))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
@@ -140,7 +142,7 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         examples.require_nonempty("data.test")
         references = reference_lists(examples)
         tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
-        captions = predict_lazily(self, (image for image, _ in examples), {"nbest": 1})
+        captions = predict_lazily(self, (image for image, _ in examples), {"strategy": best_text(self.run)})
         metrics: Metrics = {"examples": len(examples)} | caption_metrics(captions, references, tokenization)
         metrics |= loss_metrics(self, examples, references)
         metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf")}

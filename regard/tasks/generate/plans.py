@@ -1,32 +1,23 @@
 """From requests to settings: a plan is decode.* of the run with the changes of a request."""
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
-from ...config.decode import NEUTRAL_SAMPLING, DecodeBase
-from ...config.run import Run, changed_decode
-from ...config.strategies import (
-    Beam,
-    BestPath,
-    DecodeStrategy,
-    Greedy,
-    ParallelStrategy,
-    Sample,
-    TokenRules,
-    parallel_strategy_from,
-    strategy_from,
-)
+from ...config.decode import WritingDecode
+from ...config.renamed import moved_key
+from ...config.run import Run, changed_decode, section_keys
+from ...config.strategies import AnyStrategy, OutputRules, TokenRules, with_one_text
+from ...config.types import Base
 from ...decode.search.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ...errors import UserError
-from ...families import family
-from ...messages.texts import TargetRequest, TextRequest
+from ...messages.texts import TextRequest
 
 MAX_PLANS = 256  # that are remembered
-AnyStrategy = DecodeStrategy | ParallelStrategy | BestPath
-SEARCHED = {"greedy", "beam", "sample"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +25,14 @@ class Plan:
     """How a text is written."""
 
     decode: Any  # the decode.* of the task
-    strategy: AnyStrategy
-    rules: TokenRules
+    rules: TokenRules = TokenRules()
     constraints: Constraints = Constraints()
+
+    @property
+    def strategy(self) -> AnyStrategy:
+        """How tokens are chosen."""
+        strategy: AnyStrategy = self.decode.strategy
+        return strategy
 
 
 class Planner:
@@ -46,21 +42,50 @@ class Planner:
         """`tokenizer` is that of the output; `context` the most tokens of an output with its prefix."""
         self.run, self.tokenizer, self.context = run, tokenizer, context
         self._plans: dict[tuple[object, ...], Plan] = {}
+        self._decodes: dict[str, WritingDecode] = {}
+        self._keys: dict[type[TextRequest], dict[str, str]] = {}
 
     def __call__(self, request: TextRequest, **replaced: object) -> Plan:
         """The plan of a request, with other values for some of its fields."""
-        values = {name: getattr(request, name) for name in self.names(type(request))} | replaced
+        values = {name: getattr(request, name) for name in (*self.keys(type(request)), "strategy", "rules")} | replaced
         key = tuple(tuple(value) if isinstance(value, list) else value for value in values.values())
         if (plan := self._plans.get(key)) is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            plan = self._plans[key] = self._new_plan(values)
+            plan = self._plans[key] = self._new_plan(self.keys(type(request)), values)
         return plan
 
-    def names(self, request: type[TextRequest]) -> list[str]:
-        """The fields of a request that are decode.*, and those that stand for several."""
-        known = {*type(self.run.decode).model_fields, "strategy", "rules"}
-        return [field.name for field in dataclasses.fields(request) if field.name in known]
+    def after_prefix(self, request: TextRequest) -> Plan:
+        """The plan of a part of a request that does not begin its text: the prefix has been written."""
+        return self(request, prefix="") if "decode.prefix" in self.known else self(request)
+
+    @cached_property
+    def known(self) -> Container[str]:
+        """The keys of decode.*."""
+        section: type[Base] = type(self.run.decode)
+        return section_keys(section, "decode")
+
+    def keys(self, request: type[TextRequest]) -> dict[str, str]:
+        """The keys below decode.* of the fields of a request, apart from `strategy` and `rules`."""
+        if request not in self._keys:
+            fields = (field.name for field in dataclasses.fields(request) if field.default is None)
+            names = [name for name in fields if name not in request.no_settings]
+            keys = {name: moved_key(f"decode.{name}", self.known) for name in names}
+            self._keys[request] = {name: key.removeprefix("decode.") for name, key in keys.items()}
+        return self._keys[request]
+
+    def changed(self, decode: Mapping[str, object]) -> WritingDecode:
+        """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
+        try:
+            key = json.dumps(decode, sort_keys=True, default=asdict)
+        except TypeError:  # not plain values: their text may not identify them
+            changed: WritingDecode = changed_decode(self.run, decode)
+            return changed
+        if key not in self._decodes:
+            if len(self._decodes) >= MAX_PLANS:
+                self._decodes.clear()
+            self._decodes[key] = changed_decode(self.run, decode)
+        return self._decodes[key]
 
     def fields(
         self, request: type[TextRequest], count: int, details: bool, decode: Mapping[str, object]
@@ -74,45 +99,45 @@ class Planner:
         shared: dict[str, Any] = {"details": details, "alternatives": int(str(decode.get("alternatives", 0)))}
         if not settings:
             return [shared] * count
-        if not issubclass(request, TargetRequest):
-            return [shared | self.settings(request, changed_decode(self.run, settings))] * count
-        constraints, changed = parse_constraints(count, settings, partial(changed_decode, self.run))
+        if "decode.prefix" not in self.known:
+            return [shared | self.settings(request, self.changed(settings))] * count
+        constraints, changed = parse_constraints(count, settings, self.changed)
         shared |= self.settings(request, changed)
         return [shared | constraint._asdict() for constraint in constraints]
 
-    def settings(self, request: type[TextRequest], decode: Any) -> dict[str, Any]:
+    def settings(self, request: type[TextRequest], decode: WritingDecode) -> dict[str, Any]:
         """The fields of requests with these decode.*."""
-        named = {name: getattr(decode, name) for name in self.names(request) if name not in ("strategy", "rules")}
-        return {**named, "strategy": self.strategy(decode), "rules": self.rules(decode)}
+        keys = {name: key for name, key in self.keys(request).items() if f"decode.{key}" in self.known}
+        named = {
+            name: attrgetter(key)(decode) for name, key in keys.items() if not key.startswith(("strategy.", "rules."))
+        }
+        return {**named, "strategy": decode.strategy, "rules": self.rules(decode)}
 
-    def _new_plan(self, values: Mapping[str, Any]) -> Plan:
-        changes = {name: value for name, value in values.items() if value is not None}
-        strategy, rules = changes.pop("strategy", None), changes.pop("rules", None)
-        changes |= strategy_settings(strategy) | rule_settings(rules, type(self.run.decode))
+    def _new_plan(self, keys: Mapping[str, str], values: Mapping[str, Any]) -> Plan:
+        changes = {key: values[name] for name, key in keys.items() if values[name] is not None}
+        if (strategy := values["strategy"]) is not None:
+            changes["strategy"] = asdict(strategy)
+        if (rules := values["rules"]) is not None:
+            named = {f"rules.{name}": value for name, value in asdict(rules).items()}
+            changes |= {key: value for key, value in named.items() if value or f"decode.{key}" in self.known}
         return self.of(changed_decode(self.run, changes))
 
-    def of(self, decode: DecodeBase) -> Plan:
+    def of(self, decode: WritingDecode) -> Plan:
         """The plan of these decode.*."""
-        return Plan(decode, self.strategy(decode), self.rules(decode), self._constraints(decode))
+        return Plan(decode, self.rules(decode), self._constraints(decode))
 
-    def strategy(self, decode: DecodeBase) -> AnyStrategy:
-        """The strategy of decode.*; one that the family does not declare is refused."""
-        name, kind = self.run.model.family, str(decode.kind)
-        if kind == "ctc":
-            return BestPath(decode.length_penalty)
-        if kind not in (allowed := family(name).SPEC.strategies):
-            problem = f"decode.kind is {kind} and model.family={name} decodes by {' or '.join(allowed)}"
-            raise UserError(f"{problem}; use one of these")
-        return strategy_from(decode) if kind in SEARCHED else parallel_strategy_from(decode)  # type: ignore[arg-type]
-
-    def rules(self, decode: DecodeBase) -> TokenRules:
+    def rules(self, decode: WritingDecode) -> TokenRules:
         """The token rules of decode.*; tokens outside the vocabulary are refused."""
-        rules, model = TokenRules.of(decode), self.run.model
+        given: OutputRules | None = vars(decode).get("rules")
+        if given is None:
+            return TokenRules()
+        rules, model = TokenRules.of(given), self.run.model
         vocab = getattr(model, "target_vocab", 0) or model.vocab or self.tokenizer.tokenizer.size
         for name, number in rules.largest_ids().items():
             if number >= vocab:
                 raise UserError(
-                    f"decode.{name} names token {number:,} and the vocabulary has {vocab:,}; use numbers below that"
+                    f"decode.rules.{name} names token {number:,} and the vocabulary has {vocab:,}; use numbers below "
+                    "that"
                 )
         return rules
 
@@ -137,31 +162,11 @@ class Planner:
         return constraints
 
 
-def strategy_settings(strategy: AnyStrategy | None) -> dict[str, object]:
-    """A strategy as decode.*; None: the settings of the run apply."""
-    match strategy:
-        case None:
-            return {}
-        case Greedy() | BestPath():
-            settings: dict[str, object] = {"nbest": 1}
-        case Beam(size, n):
-            settings = {"beam": size, "nbest": n, "early_stopping": strategy.early_stopping}
-        case Sample(temperature, top_k, top_p, min_p, n, seed):
-            shape = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-            settings = {**shape, "nbest": n, "seed": seed}
-        case _:
-            settings = {"nbest": 1, **asdict(strategy)}
-    return {**NEUTRAL_SAMPLING, "kind": strategy.kind, "length_penalty": strategy.length_penalty, **settings}
+def best_text(run: Run) -> AnyStrategy:
+    """The strategy of a run for the best text alone."""
+    return with_one_text(run.decode.strategy)
 
 
-def rule_settings(rules: TokenRules | None, section: type[DecodeBase]) -> dict[str, object]:
-    """Rules as decode.*; None: the settings of the run apply."""
-    known = section.model_fields
-    return {name: value for name, value in asdict(rules).items() if name in known or value} if rules else {}
-
-
-def number_of_texts(strategy: AnyStrategy | None, decode: DecodeBase) -> int:
+def number_of_texts(strategy: AnyStrategy | None, decode: WritingDecode) -> int:
     """The number of texts that a strategy gives; None: the strategy of the run."""
-    if strategy is None:
-        return decode.nbest
-    return strategy.n if isinstance(strategy, Beam | Sample) else 1
+    return (strategy or decode.strategy).n

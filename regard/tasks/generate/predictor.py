@@ -91,7 +91,7 @@ def _stream_item(predictor: TextPredictor[Item, TextQ, TextA], item: Item, decod
     (request,) = predictor.requests([item], **decode)
     count = number_of_texts(request.strategy, predictor.run.decode)
     if count > 1:
-        raise UserError(f"decode.nbest is {count}; a stream has one text, use predict or decode.nbest=1")
+        raise UserError(f"decode.strategy.n is {count}; a stream has one text, use predict or decode.strategy.n=1")
     return stream_text(partial(predictor.submit, request))
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...config.decode import NEUTRAL_SAMPLING
 from ...config.strategies import Beam
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit
@@ -29,7 +28,7 @@ from ..texts import as_text
 from .plans import Plan
 from .streams import TextStream
 
-VALIDATION_DECODE: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
+VALIDATION_DECODE: Mapping[str, Any] = {"strategy": {"kind": "greedy"}, "include": ()}
 """Validation decodes greedily, whatever decode.* the run has."""
 
 

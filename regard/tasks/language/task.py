@@ -61,7 +61,7 @@ HEAD = "next"  # the head of a family with several heads
 
 
 class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
-    """The continuation of every prompt; decode.nbest above 1 gives a list of them."""
+    """The continuation of every prompt; decode.strategy.n above 1 gives a list of them."""
 
     run: LanguageRun
     field, output = "prompt", "text"  # of a JSON record

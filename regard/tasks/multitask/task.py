@@ -53,6 +53,7 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqCtcObjective
@@ -161,7 +162,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
 
     async def view(self, item: RawInput, target: str | None = None, layer: Which = None) -> AttentionView:
         modality, value, prompt = self._tagged(item := as_item(item))
-        plan = self.plan(self.requests([item], nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=best_text(self.run))[0])
         return await self.writer.look(modality, value, plan, target, layer, view_title(self.run), prompt)
 
     def look_item(self, item: Item) -> Item:
@@ -185,7 +186,7 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
 def evaluate_mixture(predictor: MultitaskPredictor, mixture: TaskMixture) -> tuple[Metrics, list[str], list[str]]:
     """The metrics of test data, the outputs and the references."""
     predictor.tags.require_known(mixture, "data.test")
-    outputs, tasks = evaluate_tasks(predictor, mixture, {"nbest": 1})
+    outputs, tasks = evaluate_tasks(predictor, mixture, {"strategy": best_text(predictor.run)})
     metrics: Metrics = {"examples": len(mixture), **mean_metrics(tasks), **losses(predictor, mixture)}
     references = [str(mixture.field(index, 2)) for index in range(len(mixture))]
     return metrics | {"tasks": MetricsByTask(tasks)}, outputs, references

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...config.decode import NEUTRAL_SAMPLING
 from ...config.strategies import ParallelStrategy
 from ...data.datasets.collate import pad_tokens
 from ...decode import Hypothesis
@@ -95,7 +94,7 @@ class CtcWriter(ParallelWriter):
     contains has `LOG_FLOOR`.
     """
 
-    validation_decode: ClassVar[Mapping[str, Any]] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
+    validation_decode: ClassVar[Mapping[str, Any]] = {"strategy": {"kind": "argmax"}}
     score, trace = CtcScore, CtcTrace
 
     @cached_property

@@ -2,15 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from ...config.decode import NEUTRAL_SAMPLING
-from ...config.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, TokenRules
+from ...config.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy
 from ...data.datasets.collate import pad_tokens
 from ...decode import Hypothesis, Suppress
 from ...decode.engine.jobs import Job, ModelContext
@@ -18,7 +17,6 @@ from ...decode.engine.passes import KnownTarget, Score, TokenScores, Trace
 from ...decode.parallel import decoding as parallel
 from ...decode.parallel.copies import likeliest, predict_copying
 from ...decode.search.sample import sample_keys
-from ...errors import UserError
 from ...families.protocols import FertilityModel, MaskPredictModel
 from ...look import ViewAxis
 from ...modalities.base import EncodedInput
@@ -33,9 +31,6 @@ from ..parallel.data import pad_target
 from ..parallel.teacher import candidate_scores, open_teacher
 
 TokenTable = tuple[Tensor, Tensor]  # tokens (rows, width), and which are valid
-PARALLEL_DEFAULTS: dict[str, object] = {"prefix": "", "include": (), "exclude": ()}
-PARALLEL_DEFAULTS |= {"min_tokens": 0, "repetition_penalty": 1.0}
-PARALLEL_DEFAULTS |= {rule.name: rule.default for rule in fields(TokenRules)}  # settings of tokens before a token
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +93,14 @@ class ParallelWriter(TextWriter):
     async def _search(
         self, source: EncodedInput, plan: Plan, start: tuple[int, ...], stream: TextStream | None, variant: object
     ) -> tuple[list[Hypothesis], int]:
-        self._refuse_token_settings(plan)
         limit = self.limit(source.max_tokens, plan)
         strategy = cast(ParallelStrategy, plan.strategy)
         return [await DecodeAtOnce(self, source, limit, strategy)], limit
 
-    def _refuse_token_settings(self, plan: Plan) -> None:
-        """Refuse settings that need the tokens before a token."""
-        for name, default in PARALLEL_DEFAULTS.items():
-            if (value := vars(plan.decode).get(name, default)) != default:
-                raise UserError(
-                    f"decode.{name} is {value!r}, but model.family={self.family} writes all tokens at once; "
-                    "leave it out, or use a family that writes token by token"
-                )
+    def limit(self, tokens: int, plan: Plan) -> int:
+        limit: int = plan.decode.max_tokens or max(tokens, 1)
+        context = self.context.positions
+        return limit if context is None else min(limit, context - 1)  # START
 
     def target_axes(self, source: EncodedInput, tokens: Sequence[int], prompt: Sequence[int]) -> dict[str, ViewAxis]:
         """The axes without END, which is not written; the decoder reads no target token."""
@@ -201,7 +191,7 @@ class MaskPredictTrace(Trace):
 class FertilityWriter(ParallelWriter):
     """Source tokens that are copied by their predicted fertilities."""
 
-    validation_decode: ClassVar[Mapping[str, Any]] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
+    validation_decode: ClassVar[Mapping[str, Any]] = {"strategy": {"kind": "argmax"}}
     score, trace = FertilityScore, FertilityTrace
     teachers: dict[str, Any] = field(default_factory=dict)  # the opened teachers, by the name of their runs
 
@@ -248,8 +238,8 @@ class MaskPredictWriter(ParallelWriter):
     """Mask-Predict: fill in masked tokens iteratively, for several lengths of the translation."""
 
     validation_decode: ClassVar[Mapping[str, Any]] = {
-        "kind": "mask-predict", "iterations": 4, "length_beam": 1, "nbest": 1, **NEUTRAL_SAMPLING
-    }  # fmt: skip
+        "strategy": {"kind": "mask-predict", "iterations": 4, "length_beam": 1}
+    }
     score, trace = MaskPredictScore, MaskPredictTrace
 
     def candidates(self, strategy: ParallelStrategy) -> int:

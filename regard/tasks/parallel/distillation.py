@@ -67,10 +67,8 @@ def write_translations(
 
 def check_output(predictor: TranslatePredictor, out: Path) -> None:
     """Refuse settings with several targets, and an output that exists or cannot be written."""
-    if predictor.run.decode.nbest > 1:
-        raise UserError(
-            f"decode.nbest is {predictor.run.decode.nbest}, and a source gets one target; use decode.nbest=1"
-        )
+    if (count := predictor.run.decode.strategy.n) > 1:
+        raise UserError(f"decode.strategy.n is {count}, and a source gets one target; use decode.strategy.n=1")
     if out.exists():
         raise UserError(f"{out} exists already; remove it, or choose another --out")
     if not out.parent.is_dir():

@@ -38,7 +38,7 @@ def teacher_config(name: str, key: str) -> TranslateRun:
     return run
 
 
-def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> "TranslatePredictor":
+def open_teacher(name: str, device: torch.device, key: str = "decode.strategy.teacher") -> "TranslatePredictor":
     """The predictor of the run that the setting `key` names."""
     from ..translate.task import restore
 

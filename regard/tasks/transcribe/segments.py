@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from ...config.strategies import Beam, BestPath
+from ...config.strategies import Beam, BestPath, beam_for_one_text
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit, ProgressDelta, SegmentDelta
 from ...decode.engine.jobs import Forward, Gather, Head, ModelCall, Read
@@ -25,7 +25,7 @@ from ...processors.sound.read import RawSound
 from ..generate.joining import add_usage
 from ..generate.plans import Plan
 from ..generate.streams import OrderedParts, TextStream
-from ..generate.writer import TextWriter
+from ..generate.writer import VALIDATION_DECODE, TextWriter
 from ..notices import require_finite
 from .transcriber import Chunks, Transcriber, join_segments
 
@@ -41,31 +41,24 @@ class SegmentTranscriber(Transcriber):
     def plan_of(self, request: TranscribeRequest) -> Plan:
         plan: Plan = self.plan(request)
         if isinstance(plan.strategy, BestPath):
-            self.require_ctc("decode.kind=ctc")
+            self.require_ctc("decode.strategy=ctc")
             if plan.decode.prefix or plan.decode.exclude:
                 raise UserError(
-                    "decode.prefix and decode.exclude need a search, and decode.kind=ctc is none; use decode.kind=beam"
-                )
-        given = {"language": plan.decode.language, "task": plan.decode.task, "prompt": plan.decode.prompt}
-        for name, value in given.items():
-            if value not in ("", "transcribe"):
-                raise UserError(
-                    f"decode.{name} is {value!r}, and this run has one language and one task; leave it out, or use a "
-                    "Whisper model"
+                    "decode.prefix and decode.exclude need a search, and decode.strategy=ctc is none; use beam"
                 )
         return plan
 
     async def transcribe(self, request: TranscribeRequest, plan: Plan, emit: Emit | None) -> TranscribeResult:
-        read, longest = [0.0], plan.decode.segment or self.run.data.max_seconds
+        read, longest = [0.0], plan.decode.max_segment_seconds or self.run.data.max_seconds
         chunks = Chunks(self.modality.segments(request.sound, longest, read))
         progress = None if emit is None else Progress(emit, await self.length_to_report(request.sound, emit))
         done, segments, usages = 0, list[TranscriptSegment](), list[Usage]()
-        following = self.plan(request, prefix="")  # the prefix begins the whole transcript
+        following = self.plan.after_prefix(request)  # the prefix begins the whole transcript
         while audio := await Read(self.read_chunks, (chunks, done)):
             if plan.constraints.include and audio[-1].number:
                 raise UserError(
                     f"decode.include works for one segment, and the recording has more than {longest:g} seconds; "
-                    "raise decode.segment, or leave decode.include out"
+                    "raise decode.max_segment_seconds, or leave decode.include out"
                 )
             programs = (
                 self._segment(one, number, request, following if one.number else plan, progress)
@@ -88,6 +81,11 @@ class SegmentTranscriber(Transcriber):
         if progress is not None:
             progress.finish(number, segment, audio.end)
         return segment, written.usage
+
+    def validation_decode(self) -> dict[str, object]:
+        """CTC or the decoder, whichever has the larger weight in beam search."""
+        by_ctc = self.context.model.ctc_weight and self.run.decode.ctc > 0.5
+        return {**VALIDATION_DECODE, "strategy": {"kind": "ctc" if by_ctc else "greedy"}}
 
     # --- known texts -------------------------------------------------------------------------------------------
 
@@ -122,7 +120,7 @@ class SegmentTranscriber(Transcriber):
         if target is not None:
             (tokens,) = self.text_ids([target])
         else:
-            beam = self.plan(TranscribeRequest(Sound(raw)), kind="beam", nbest=1)
+            beam = self.plan(TranscribeRequest(Sound(raw)), strategy=beam_for_one_text(self.run.decode.strategy))
             hypotheses = await self.writer.search(source, beam)
             tokens = hypotheses[0].tokens if hypotheses else []
         return await self.writer.view(self.modality, source, tokens, layer, title)
@@ -168,8 +166,8 @@ class SpeechWriter(TextWriter):
             require_finite([path.logprob])
             score = path.logprob / (len(path.tokens) + 1) ** plan.strategy.length_penalty
             return [replace(path, score=score)], len(path.tokens)
-        joint = isinstance(plan.strategy, Beam) and plan.decode.ctc and self.context.model.ctc_weight
-        return await super()._search(source, plan, start, stream, plan.decode.ctc if joint else None)
+        joint = isinstance(plan.strategy, Beam) and self.context.model.ctc_weight
+        return await super()._search(source, plan, start, stream, plan.decode.ctc or None if joint else None)
 
     def _best_paths(self, model: Any, inputs: Inputs) -> list[Hypothesis]:
         encoded = model.encode(inputs)

@@ -57,13 +57,14 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
+from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
 from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
 from .segments import SegmentTranscriber
-from .settings import TranscribeRun
+from .settings import TranscribeRun, WhisperRun
 from .transcriber import OnProgress, Transcriber, progress_emit
 
 TASK = Task("transcribe", frozenset({"frames"}), "target")
@@ -92,6 +93,12 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     @property
     def output_tokenizer(self) -> Tokenizer:
         return self.target
+
+    @property
+    def longest_segment(self) -> float:
+        """The longest segment of a transcript, in seconds."""
+        seconds: float = self.run.decode.max_segment_seconds or self.run.data.max_seconds
+        return seconds
 
     @cached_property
     def transcriber(self) -> Transcriber:
@@ -163,7 +170,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
         """The metrics of `evaluate`, the transcripts and the references."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        metrics, transcripts, references = transcribe_examples(self, examples, {"nbest": 1})
+        metrics, transcripts, references = transcribe_examples(self, examples, {"strategy": best_text(self.run)})
         return metrics | loss_metrics(self, examples), transcripts, references
 
     def paired_test(
@@ -262,14 +269,17 @@ def prepare(
     return TranscribeJob(predictor, splits)
 
 
-def with_prompt_settings(run: TranscribeRun, target: WhisperTokenizer) -> TranscribeRun:
+def with_prompt_settings(run: WhisperRun, target: WhisperTokenizer) -> WhisperRun:
     """The run whose decode.* matches its training: the language, the task, and timestamps if the data has them."""
     data, decode = run.data, run.decode
-    learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
+    timestamps = decode.windows.timestamps and data.timestamps
+    learned: dict[str, object] = {
+        "task": data.task, "windows": decode.windows.model_copy(update={"timestamps": timestamps})
+    }  # fmt: skip
     if target.multilingual:
         learned["language"] = decode.language or target.data_language(data.language)
-    if not decode.suppress_tokens:
-        learned["suppress_tokens"] = target.control_ids
+    if not decode.rules.suppress_tokens:
+        learned["rules"] = replace(decode.rules, suppress_tokens=tuple(target.control_ids))
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 

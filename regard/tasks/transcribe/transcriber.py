@@ -22,7 +22,6 @@ from ...processors.sound.read import RawSound, sound_info, sound_name
 from ...processors.text.tokenizers import Tokenizer
 from ..generate.joining import join_texts
 from ..generate.plans import Plan, Planner
-from ..generate.writer import VALIDATION_DECODE
 from ..notices import missing_phrase, no_text, require_finite, silent_recording
 from .settings import TranscribeRun
 
@@ -110,10 +109,9 @@ class Transcriber(ABC):
         """The indices of the examples that fit the model in one pass."""
         return [*range(len(examples))]
 
+    @abstractmethod
     def validation_decode(self) -> dict[str, object]:
-        """Settings without a search: CTC or the decoder, whichever has the larger weight in beam search."""
-        by_ctc = self.context.model.ctc_weight and self.run.decode.ctc > 0.5
-        return {**VALIDATION_DECODE, "kind": "ctc" if by_ctc else "greedy"}
+        """Settings of decode.* without a search."""
 
     def require_ctc(self, feature: str) -> None:
         """Refuse something that needs CTC where the model has none."""

@@ -11,6 +11,7 @@ from ...metrics.text import signature, text_metrics
 from ...metrics.tokenization import choose_tokenization
 from ...synthetic.dates import make_dates
 from ..base import Metrics, open_split
+from ..generate.plans import best_text
 from .settings import TranslateRun
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def evaluate_translations(
     examples.require_nonempty("data.test")
     sources, references = [pair[0] for pair in examples], [split_references(pair[1]) for pair in examples]
     tokenization = choose_tokenization(references, predictor.run.eval)  # first: it may raise UserError
-    translations = predictor.predict(sources, nbest=1)
+    translations = predictor.predict(sources, strategy=best_text(predictor.run))
     metrics: Metrics = {"examples": len(examples)}
     metrics |= text_metrics(translations, references, (*SIGNED, "exact"), tokenization)
     metrics |= target_loss(predictor, sources, [texts[0] for texts in references])

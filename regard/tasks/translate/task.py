@@ -56,7 +56,7 @@ from ..base import (
 )
 from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
-from ..generate.plans import Plan
+from ..generate.plans import Plan, best_text
 from ..generate.predictor import TextPredictor, join_models
 from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
@@ -72,7 +72,7 @@ HEAD = "target"  # the head of a family with several heads
 
 
 class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
-    """A translation for every text; decode.nbest above 1 gives a list of them."""
+    """A translation for every text; decode.strategy.n above 1 gives a list of them."""
 
     run: PairRun
     fields = 2
@@ -122,10 +122,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     async def answer(self, request: TranslateRequest, emit: Emit | None = None) -> TranslateResult:
         plan = self.plan(request)
-        if not plan.decode.split:
+        if not plan.decode.split_sentences:
             return await self._write(request, request.source, plan, emit)
         sentences = [sentence.strip() for sentence in split_sentences(request.source)]
-        following = self.plan(request, prefix="")  # the prefix begins the whole text
+        following = self.plan.after_prefix(request)  # the prefix begins the whole text
         parts = None if emit is None else OrderedParts(emit)
 
         async def write(number: int, sentence: str) -> TranslateResult:
@@ -161,7 +161,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     async def view(self, item: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         if self.modality.is_empty(as_text(item)):
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        plan = self.plan(self.requests([item], nbest=1)[0])
+        plan = self.plan(self.requests([item], strategy=best_text(self.run))[0])
         return await self.writer.look(self.modality, item, plan, target, layer, view_title(self.run))
 
     def align(

@@ -7,7 +7,7 @@ import torch
 from ...families.protocols import SpeechModel
 from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.whisper import WhisperTokenizer
-from ..transcribe.settings import TranscribeRun
+from ..transcribe.settings import WhisperRun
 from ..transcribe.task import TranscribePredictor
 from .transcriber import WhisperTranscriber
 
@@ -17,13 +17,14 @@ class WhisperPredictor(TranscribePredictor):
     English. Memory does not grow with the length of a recording.
     """
 
+    run: WhisperRun
     sound: AudioProcessor
     target: WhisperTokenizer
     window = 32  # recordings whose windows are in memory at once
 
     def __init__(
         self,
-        run: TranscribeRun,
+        run: WhisperRun,
         model: SpeechModel,
         sound: AudioProcessor,
         target: WhisperTokenizer,
@@ -37,6 +38,10 @@ class WhisperPredictor(TranscribePredictor):
         """The most tokens of prompt and text."""
         tokens: int = self.run.model.positions.tokens
         return tokens
+
+    @property
+    def longest_segment(self) -> float:
+        return self.sound.seconds
 
     @cached_property
     def transcriber(self) -> WhisperTranscriber:

@@ -1,9 +1,9 @@
 """Whisper: transcripts with times of recordings of any length, in windows of 30 seconds.
 
 A window is encoded once, and decoded until its text is good enough: at temperature 0, then by sampling at rising
-temperatures. The engine decodes windows of different recordings together. With `decode.sequential`, the next window of
-a recording begins where the last complete segment ended, and reads the text so far; otherwise recordings are cut at
-pauses, so that the windows of one recording are decoded together too.
+temperatures. The engine decodes windows of different recordings together. With `decode.windows.sequential`, the next
+window of a recording begins where the last complete segment ended, and reads the text so far; otherwise recordings are
+cut at pauses, so that the windows of one recording are decoded together too.
 """
 
 import warnings
@@ -37,7 +37,7 @@ from ...processors.text.whisper import WhisperTokenizer, WhisperTranscripts, tex
 from ..generate.plans import Plan, Planner
 from ..generate.writer import TextWriter
 from ..notices import require_finite
-from ..transcribe.settings import TranscribeRun
+from ..transcribe.settings import WhisperRun
 from ..transcribe.transcriber import Chunks, Transcriber
 from .recordings import SoundWindow, open_recordings, read_windows, windows_at_pauses
 from .transcript import Transcript, WindowResult, WindowTrace, known_details
@@ -51,10 +51,11 @@ PROMPT = 4  # the most tokens before a known text: START, language, task, no tim
 class WhisperTranscriber(Transcriber):
     """Recordings window by window."""
 
+    run: WhisperRun
     target: WhisperTokenizer
 
     def __init__(
-        self, run: TranscribeRun, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
+        self, run: WhisperRun, context: ModelContext, target: WhisperTokenizer, sound: AudioProcessor, plan: Planner
     ) -> None:
         super().__init__(run, context, target, WindowModality(sound, context.model.stride), plan)
         self.sound = sound
@@ -76,24 +77,17 @@ class WhisperTranscriber(Transcriber):
         return remaining_heads(as_module(self.context.model), "cross", self.run.model.alignment_heads)
 
     def plan_of(self, request: TranscribeRequest) -> Plan:
-        run = self.run.decode
-        constraints = {
-            "prefix": request.prefix or run.prefix, "include": request.include or run.include,
-            "exclude": request.exclude or run.exclude,
-        }  # fmt: skip
-        for name, value in constraints.items():
-            if value:
-                raise UserError(
-                    f"decode.{name} has no effect on a Whisper model; decode.prompt tells it which words to expect"
-                )
         plan: Plan = self.plan(request)
         decode = plan.decode
-        if plan.strategy.kind == "ctc":
-            self.require_ctc("decode.kind=ctc")
-        if decode.nbest > 1:
-            raise UserError(f"decode.nbest is {decode.nbest}, and a Whisper model finds one text; use decode.nbest=1")
-        if decode.timestamps and self.target.first_timestamp >= self.vocab:
-            raise UserError("decode.timestamps is true, and this model has no timestamps; use decode.timestamps=false")
+        if (count := plan.strategy.n) > 1:
+            raise UserError(
+                f"decode.strategy.n is {count}, and a Whisper model finds one text; use decode.strategy.n=1"
+            )
+        if decode.windows.timestamps and self.target.first_timestamp >= self.vocab:
+            raise UserError(
+                "decode.windows.timestamps is true, and this model has no timestamps; use "
+                "decode.windows.timestamps=false"
+            )
         self.target.prompt(next(iter(self.target.control.languages), ""), decode.task)  # refuses a task
         return plan
 
@@ -101,7 +95,7 @@ class WhisperTranscriber(Transcriber):
 
     async def transcribe(self, request: TranscribeRequest, plan: Plan, emit: Emit | None) -> TranscribeResult:
         transcript = Transcript(self.target, self.code(plan.decode.language), plan.decode.task, self.positions, emit)
-        if plan.decode.sequential and plan.decode.timestamps:
+        if plan.decode.windows.sequential and plan.decode.windows.timestamps:
             await self._decode_in_sequence(request, plan, transcript)
         else:
             await self._decode_at_pauses(request, plan, transcript)
@@ -114,7 +108,7 @@ class WhisperTranscriber(Transcriber):
         while (window := await Read(read_windows, (recording, first))) is not None:
             encoded = await self.encode(window)
             await self._detect_language(encoded, transcript)
-            reads = plan.decode.condition_on_previous and transcript.conditioned
+            reads = plan.decode.windows.condition_on_previous and transcript.conditioned
             previous = transcript.previous if reads else []
             text = await self.decode_window(window, encoded, plan, self._prompt(transcript, plan, previous), request)
             transcript.conditioned = text.temperature < CONDITIONED_BELOW
@@ -149,18 +143,18 @@ class WhisperTranscriber(Transcriber):
         """The text of a window: rising temperatures until it is good enough, segments, times of words."""
         decode, no_speech = plan.decode, await self._no_speech(encoded, prompt, plan)
         key = self.modality.key(window.frames, window.frames)
-        for temperature in decode.temperatures:
+        for temperature in decode.windows.temperatures:
             strategy = self.strategy_at(temperature, plan)
             best = await self.generate(encoded, prompt, f"{key} {temperature}", strategy, plan)
-            quality = check_quality(best, no_speech, decode, self.target.end, self.vocab)
+            quality = check_quality(best, no_speech, decode.windows, self.target.end, self.vocab)
             if not quality.again:
                 break
         else:
-            if 0 < decode.compression_ratio_threshold < quality.ratio:  # it repeats itself at every temperature
+            if 0 < decode.windows.compression_ratio_threshold < quality.ratio:  # it repeats itself at every temperature
                 best = replace(best, tokens=cut_repetition(best.tokens))
         if quality.skip:
             return WindowResult(None, SplitWindow([], [], window.seconds), temperature)
-        if decode.timestamps:
+        if decode.windows.timestamps:
             split = split_window(best.tokens, self.target, window.seconds)
         else:
             split = SplitWindow([TokenSegment(best.tokens, 0.0, window.seconds)], [], window.seconds)
@@ -177,7 +171,7 @@ class WhisperTranscriber(Transcriber):
         assert result.best is not None
         tokens, split = result.best.tokens, result.split
         seconds, count = window.seconds, len(tokens)
-        if plan.decode.sequential:  # so that no word is in the next window
+        if plan.decode.windows.sequential:  # so that no word is in the next window
             seconds, count = min(split.used, seconds), sum(len(segment.tokens) for segment in split.segments)
         trace = await Trace(encoded, prompt, tuple(tokens), encoded=True)
         return result._replace(trace=WindowTrace(trace.logprobs, self.token_times(trace, tokens[:count], seconds)))
@@ -217,7 +211,7 @@ class WhisperTranscriber(Transcriber):
 
     async def _no_speech(self, encoded: Inputs, prompt: tuple[int, ...], plan: Plan) -> float | None:
         token = self.target.control.no_speech
-        if plan.decode.no_speech_threshold >= 1 or token is None:
+        if plan.decode.windows.no_speech_threshold >= 1 or token is None:
             return None
         logits = await NextLogits(encoded, prompt[: prompt.index(self.target.start) + 1])
         return float(logits.softmax(0)[token])
@@ -226,13 +220,14 @@ class WhisperTranscriber(Transcriber):
         decode = plan.decode
         given = self.target.encode_words(decode.prompt, transcript.text_language) if decode.prompt.strip() else []
         recent = [*given, *previous][-self.max_previous :]
-        return self.target.prompt(transcript.language, decode.task, decode.timestamps, recent)
+        return self.target.prompt(transcript.language, decode.task, decode.windows.timestamps, recent)
 
     def strategy_at(self, temperature: float, plan: Plan) -> DecodeStrategy:
         """The strategy of a request; above temperature 0, samples."""
         if temperature:
-            return Sample(temperature, seed=plan.decode.seed)
-        return plan.strategy if isinstance(plan.strategy, Greedy | Beam) else Greedy()
+            return Sample(temperature, seed=plan.decode.windows.seed)
+        strategy: Greedy | Beam = plan.decode.strategy
+        return strategy
 
     async def generate(
         self, encoded: Inputs, prompt: tuple[int, ...], key: str, strategy: DecodeStrategy, plan: Plan
@@ -241,9 +236,10 @@ class WhisperTranscriber(Transcriber):
         decode, rules = plan.decode, plan.rules
         if not isinstance(strategy, Beam):  # then scores are probabilities among the tokens that the rules allow
             rules = replace(rules, renormalize_logits=True)
+        timestamps = (self.timestamp_rules,) if decode.windows.timestamps else ()
         hypotheses = await Generate(
             prompt, encoded, strategy, min(decode.max_tokens or self.positions, self.positions - len(prompt)),
-            (self.timestamp_rules,) if decode.timestamps else (), decode.repetition_penalty, key=key, rules=rules,
+            timestamps, decode.repetition_penalty, key=key, rules=rules,
             min_tokens=decode.min_tokens, encoded=True,
         )  # fmt: skip
         if not hypotheses:
@@ -331,7 +327,7 @@ class WhisperTranscriber(Transcriber):
         return chosen
 
     def validation_decode(self) -> dict[str, object]:
-        return {**super().validation_decode(), "temperatures": (0.0,), "no_speech_threshold": 1.0}
+        return {"strategy": {"kind": "greedy"}, "windows": {"temperatures": (0.0,), "no_speech_threshold": 1.0}}
 
 
 class WindowModality(SoundModality):

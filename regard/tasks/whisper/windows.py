@@ -5,9 +5,9 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...config.decode_sound import Windows
 from ...decode import Hypothesis
 from ...processors.text.whisper import WhisperTokenizer
-from ..transcribe.settings import TranscribeDecode
 
 LOOP = 4  # times that a phrase is repeated before it counts as a loop
 
@@ -74,7 +74,7 @@ class WindowQuality(NamedTuple):
 
 
 def check_quality(
-    hypothesis: Hypothesis, no_speech: float | None, settings: TranscribeDecode, end: int, vocab: int
+    hypothesis: Hypothesis, no_speech: float | None, settings: Windows, end: int, vocab: int
 ) -> WindowQuality:
     """Check if a hypothesis is too repetitive or too unlikely, and if nobody speaks."""
     tokens = [*hypothesis.tokens, end] if hypothesis.ended else hypothesis.tokens

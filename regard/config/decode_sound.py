@@ -1,0 +1,57 @@
+"""The settings of transcription: those of every family, and those of speech and Whisper."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .data.sound import Fraction
+from .decode import DecodeBase, SearchStrategy, TargetDecode
+from .strategies import Beam, BestPath, DecodeStrategy, Greedy
+from .types import Base, Count, Positive
+
+Temperature = Annotated[float, Field(ge=0, le=10)]
+
+
+class RecordingDecode(TargetDecode):
+    """Decoding of recordings. max_tokens=0: a limit from the length of each recording."""
+
+    batch: Positive = 16  # recordings per batch
+    max_segment_seconds: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses; 0: data.max_seconds
+
+
+class TranscribeDecode(RecordingDecode):
+    """Decoding of families that write token by token alone."""
+
+    strategy: SearchStrategy = Beam()
+
+
+class SpeechDecode(RecordingDecode):
+    """Decoding of families whose encoder may predict the tokens too, by CTC."""
+
+    strategy: Annotated[DecodeStrategy | BestPath, Field(discriminator="kind")] = Beam()
+    ctc: Fraction = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
+
+
+class Windows(Base):
+    """How Whisper decodes the windows of a recording."""
+
+    timestamps: bool = True  # write segments with their times
+    sequential: bool = True  # the next window begins where the last segment ends; false: at pauses, in batches
+    condition_on_previous: bool = True  # a window reads the text of the ones before it
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    # tried in turn, until the text is good enough
+    compression_ratio_threshold: Annotated[float, Field(ge=0)] = 2.4  # text above it repeats itself; 0: any is good
+    logprob_threshold: Annotated[float, Field(le=0)] = -1.0  # mean log-probability of good tokens; 0: any is good
+    no_speech_threshold: Fraction = 0.6  # above it, a window that is unlikely too has no text; 1: off
+    seed: Count = 1  # of samples at temperatures above 0
+
+
+class WhisperDecode(DecodeBase):
+    """Decoding of Whisper. max_tokens=0: as many as the model reads."""
+
+    strategy: Annotated[Greedy | Beam, Field(discriminator="kind")] = Beam()  # at temperature 0
+    batch: Positive = 16  # windows per batch
+    language: str = ""  # of the recordings, by code or name; "": detected
+    task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
+    prompt: str = ""  # text before the recording: names and spelling to expect
+    windows: Windows = Windows()
