@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
+from ..files import format_output
 from .inputs import Entry, InputFile, chunks
-from .io import one_line
 from .records import Record
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def print_embeddings(predictor: object, sources: Iterable[InputFile], others: li
     vectors: Tensor | list[str] = predictor.embed([entry.item for entry in others], normalize=True) if others else []
     for chunk in chunks(sources):
         rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)
-        sys.stdout.writelines(one_line(row) + "\n" for row in rows)
+        sys.stdout.writelines(format_output(row) + "\n" for row in rows)
         sys.stdout.flush()
 
 

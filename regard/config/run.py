@@ -1,8 +1,9 @@
 """Runs: merge recipes, sizes, `start` and overrides into one validated, frozen `Run`; report all errors at once."""
 
+import json
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, cast
 
@@ -67,7 +68,7 @@ class Run(Base, Generic[D, X, M, L]):
     model: SerializeAsAny[M]  # the Config of the family
     pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
     # them
-    data: SerializeAsAny[D] = _section()  # data, decode, eval: the types depend on the task
+    data: SerializeAsAny[D] = _section()  # data, tokenizer, decode, eval: the types depend on the task
     tokenizer: Annotated[TokenizerConfig, SkipValidation()] = _section()
     train: Train[L] = _section()
     decode: SerializeAsAny[X] = _section()
@@ -257,8 +258,22 @@ def override_settings(run: Run, settings: Settings, overrides: Settings) -> Json
 
 
 def changed_decode(run: Run, decode: Settings) -> Any:
-    """The run's decode.* with some settings changed."""
-    return change_settings(run, {"decode": decode}).decode if decode else run.decode
+    """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
+    if not decode:
+        return run.decode
+    try:
+        key = run.decode, json.dumps(decode, sort_keys=True, default=asdict)
+    except TypeError:  # not plain values: their text may not identify them
+        return change_settings(run, {"decode": decode}).decode
+    if key not in CHANGED:
+        if len(CHANGED) >= MAX_CHANGED:
+            CHANGED.clear()
+        CHANGED[key] = change_settings(run, {"decode": decode}).decode
+    return CHANGED[key]
+
+
+CHANGED: dict[tuple[Base, str], Base] = {}
+MAX_CHANGED = 256
 
 
 @cache
@@ -453,8 +468,8 @@ def _add_start(
             f"set model.family={other} if the task can use it"
         )
     dropouts = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
-    of_task = {key for key in settings if key.startswith(("data.", "tokenizer."))}
-    foreign = of_task - draft.leaves.keys()  # of the task of the start
+    sections = ("data.", "tokenizer.")
+    foreign = {key for key in settings if key.startswith(sections) and key not in draft.leaves}  # of the start's task
     draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in dropouts | foreign})
     if (task := str(draft.values.get("task"))) in TASKS:
         draft.add_layer(

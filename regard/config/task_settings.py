@@ -50,7 +50,7 @@ class TaskSettings:
     eval: type[Base] = Base  # no settings
     head: str = ""  # of models that have several
     objective: type[Base] = Base  # of train.objective.*; no settings
-    tokenizer: type[Base] = TokenizerConfig  # Base: the task reads and writes no text
+    tokenizer: type[Base] = TokenizerConfig  # Base: the task reads no text
 
     def metric(self, name: str) -> Metric:
         """The metric of this name."""
@@ -66,10 +66,8 @@ def task_settings(name: str) -> TaskSettings:
 def section_types(task: str, family: str | None) -> Mapping[str, type[Base]]:
     """The types of the sections that depend on the task. A family may have its own, in `ModelSpec.settings`."""
     common = task_settings(task)
-    types = {
-        **{name: getattr(common, name) for name in ("data", "decode", "eval", "tokenizer")},
-        "train.objective": common.objective,
-    }
+    types = {"data": common.data, "tokenizer": common.tokenizer, "decode": common.decode, "eval": common.eval}
+    types["train.objective"] = common.objective
     return {**types, **family_of(family).SPEC.settings.get(task, {})} if family in FAMILIES else types
 
 

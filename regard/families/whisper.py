@@ -10,6 +10,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
+from ..config.data.sound import WhisperData
 from ..config.decode_sound import WhisperDecode
 from ..config.types import Base, Count, Positive, Share
 from ..errors import UserError
@@ -64,7 +65,7 @@ SPEC = ModelSpec(
     frozenset({"target"}),
     head_modules=("target", "head"),
     window=lambda c: 2 * c.source_positions,
-    settings={"transcribe": {"decode": WhisperDecode}},
+    settings={"transcribe": {"data": WhisperData, "decode": WhisperDecode}},
 )
 
 

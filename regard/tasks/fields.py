@@ -5,7 +5,7 @@ batching and JSON come with it. `regard.register(task=FieldTask(…))` adds one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
@@ -32,6 +32,7 @@ from ..processors.text.tokenizers import train_tokenizer
 from ..training.objective import LossSum, Objective
 from .base import Metrics, Processors, TrainingJob, build_model, open_split, open_splits, with_head, with_model_settings
 from .predictor import A, PlainResult, Predictor, Q
+from .reading import ItemReader
 from .task import Task
 
 NewProcessor = Callable[[Run, Iterable[Any]], Processor]  # from the values of its field in the training data
@@ -71,7 +72,10 @@ class FieldPredictor(Predictor[Any, Q, A]):
     ) -> None:
         self.task, self.run, self._processors, self.device = task, run, dict(processors), device
         self.model = model.to(device).eval()
-        self.fields = len(self._processors)
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, fields=len(self._processors))
 
     @property
     def processors(self) -> dict[str, Processor]:

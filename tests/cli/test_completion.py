@@ -151,7 +151,7 @@ def test_the_script_for_bash(folder: Path) -> None:
     script = """
     PATH="$PWD:$PATH"
     eval "$(_REGARD_COMPLETE=source_bash regard)"
-    COMP_WORDS=(regard train dates decode.kind = sa) COMP_CWORD=5
+    COMP_WORDS=(regard train dates decode.strategy.kind = sa) COMP_CWORD=5
     _regard_completion regard
     printf '%s\\n' "${COMPREPLY[@]}"
     """

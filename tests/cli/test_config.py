@@ -17,7 +17,7 @@ import regard
 from regard import recipes
 from regard.cli import main
 from regard.config import run as config
-from regard.config.data.sound import Recordings
+from regard.config.data.sound import Filterbanks, Recordings
 from regard.config.data.texts import PairData as Data
 from regard.config.data.texts import TagData, TokenizerConfig
 from regard.config.decode import Seq2SeqDecode
@@ -33,7 +33,6 @@ from regard.config.strategies import Beam, Greedy, Sample
 from regard.config.task_settings import section_types, task_settings
 from regard.config.train import Adam, AdamW, Cosine, Noam, Train, WarmupStableDecay
 from regard.errors import UserError
-from regard.tasks.generate.plans import Planner
 from regard.tasks.language.settings import LanguageDecode
 
 
@@ -257,7 +256,7 @@ def test_every_setting_of_a_model_has_a_meaning(family):
 
 
 def test_the_comment_beside_a_field_goes_on_below_it():
-    assert meaning_of(Recordings, "cmvn").endswith("utterance: those of each recording")
+    assert meaning_of(Filterbanks, "cmvn").endswith("utterance: those of each recording")
     assert meaning_of(TagData, "format").startswith("auto: by file name")  # its own line is full
     assert meaning_of(TagData, "workers") == meaning_of(Recordings, "workers") != ""  # inherited
     local = type("Local", (Recordings,), {"__module__": "nowhere"})
@@ -572,17 +571,16 @@ def test_metrics_have_a_direction() -> None:
 
 def test_changed_decode_settings_are_remembered_by_value_and_type():
     run = resolve_run("translate", {}).run
-    planner = Planner(run, tokenizer=None)
-    first = planner.changed({"beam": 1})
-    assert planner.changed({"beam": 1}) is first and first.strategy.size == 1
-    assert planner.changed({"strategy": Beam(2)}) is planner.changed({"strategy": Beam(2)})
+    first = changed_decode(run, {"beam": 1})
+    assert changed_decode(run, {"beam": 1}) is first and first.strategy.size == 1
+    assert changed_decode(run, {"strategy": Beam(2)}) is changed_decode(run, {"strategy": Beam(2)})
     assert changed_decode(run, {}) is run.decode
     with pytest.raises(UserError, match="decode.strategy.size"):
-        planner.changed({"beam": True})  # equals 1, which a table of values would find
+        changed_decode(run, {"beam": True})  # equals 1, which a table of values would find
     other = resolve_run("translate", {"decode.length_penalty": 2.0}).run
     assert changed_decode(other, {"beam": 2}).strategy.length_penalty == 2.0
-    assert planner.changed({"batch": np.int64(3)}).batch == 3  # not plain, so it is not remembered
-    assert planner.changed({"batch": np.int64(3)}) is not planner.changed({"batch": np.int64(3)})
+    assert changed_decode(run, {"batch": np.int64(3)}).batch == 3  # not plain, so it is not remembered
+    assert changed_decode(run, {"batch": np.int64(3)}) is not changed_decode(run, {"batch": np.int64(3)})
 
 
 def test_a_changed_section_equals_a_merged_run():

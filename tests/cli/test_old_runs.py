@@ -83,10 +83,9 @@ def digest(path: Path) -> str:
 
 
 def current_keys(former: Mapping[str, object], current: Collection[str]) -> set[str]:
-    """The current keys of settings of format 1. Only settings of other strategies and of a second tokenizer have none: they had no effect."""
+    """The current keys of settings of format 1. Only settings of other strategies have none: they had no effect."""
     names = {moved_key(renamed_key(key), current) for key in former}
-    lost = {f"decode.{name}" for name in (*STRATEGY, "beam", "nbest")} | {"tokenizer.joint"}
-    assert names - {*current} <= lost
+    assert names - {*current} <= {f"decode.{name}" for name in (*STRATEGY, "beam", "nbest")} | {"tokenizer.joint"}
     return names & {*current}
 
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -178,9 +179,11 @@ def check_captions(run: PageRun) -> None:
     assert len(run.of("regard predict runs/captions new/*.png").lines) == 10
     record = json.loads(run.of("regard predict runs/captions new --json").lines[0])
     assert record["path"] == "new/0.png" and len(record["alignment"]["patches"]) == len(record["tokens"])
-    best = run.of("regard predict runs/captions new/1.png decode.kind=beam decode.nbest=3").lines
+    best = run.of("regard predict runs/captions new/1.png decode.strategy=beam decode.strategy.n=3").lines
     assert len(best) == 1 and len(best[0].split("\t")) == 3
-    assert "circle" in run.of("regard predict runs/captions new/1.png decode.kind=beam decode.include=circle").lines[0]
+    assert (
+        "circle" in run.of("regard predict runs/captions new/1.png decode.strategy=beam decode.include=circle").lines[0]
+    )
     assert any(line.startswith("cider") for line in run.of("regard eval runs/captions").lines)
     assert isinstance(run.names["caption"], str) and run.names["score"] < 0
 
@@ -277,17 +280,23 @@ def check_whisper(run: PageRun) -> None:
 def check_whisper_table(page: str) -> None:
     """The table of the page has the settings of decoding with their defaults."""
     run = regard.resolve("whisper").run
-    rows = dict(re.findall(r"^\| `decode\.(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `decode\.([\w.]+)` \| ([^|]*) \|", page, re.MULTILINE))
     known: dict[str, Any] = {"true": True, "none": "", "that of the folder": "greedy"}
     known["0, 0.2, … 1"] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     for name, default in rows.items():
-        assert getattr(run.decode, name) == (known[default] if default in known else float(default)), name
-    assert {"sequential", "condition_on_previous", "temperatures", "no_speech_threshold", "batch"} <= {*rows}
+        assert attrgetter(name)(run.decode) == (known[default] if default in known else float(default)), name
+    windows = {"sequential", "condition_on_previous", "temperatures", "no_speech_threshold"}
+    assert {"strategy.kind", "batch", *(f"windows.{name}" for name in windows)} <= {*rows}
 
 
 def check_shown_position(sequential: str) -> None:
     """A terminal shows the position in a recording of several windows."""
-    given = [f"decode.sequential={sequential}", "decode.temperatures=[0]", "decode.max_tokens=5", "decode.batch=1"]
+    given = [
+        f"decode.windows.sequential={sequential}",
+        "decode.windows.temperatures=[0]",
+        "decode.max_tokens=5",
+        "decode.batch=1",
+    ]
 
     def predict(name: str) -> int:
         with mock.patch.object(sys.stderr, "isatty", lambda: True), mock.patch.object(recording_files, "PAUSE", 0.0):

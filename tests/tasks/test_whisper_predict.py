@@ -17,7 +17,7 @@ from helpers.whisper import TEXT, control_ids, write_folder, write_multilingual
 
 import regard
 from regard.cli import main
-from regard.config.data.sound import SoundData
+from regard.config.data.sound import WhisperData
 from regard.config.data.texts import TokenizerConfig
 from regard.config.run import Run
 from regard.decode import Hypothesis
@@ -596,9 +596,9 @@ def test_timestamps_come_in_pairs_for_own_tokenizers() -> None:
 
 def test_frames_of_no_whole_seconds() -> None:
     with pytest.raises(UserError, match="gives 130 frames of 10 ms; expected whole seconds, such as .*positions=400"):
-        window_frames(SoundData(), 130)
-    with pytest.raises(UserError, match="data.cmvn is utterance, but this family scales frames as Whisper does"):
-        window_frames(SoundData(cmvn="utterance"), 200)
+        window_frames(WhisperData(), 130)
+    with pytest.raises(UserError, match="data.cmvn is not a key"):  # it scales frames as Whisper does
+        regard.resolve("whisper", {"data.cmvn": "utterance", "start": ""})
 
 
 # --- command line ----------------------------------------------------------------------------------------------------

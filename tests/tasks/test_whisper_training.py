@@ -99,7 +99,7 @@ def scores(predictor: Any) -> list[float]:
 @pytest.mark.parametrize("prompts", [True, False])
 def test_targets_of_marked_transcripts(timestamps: bool, prompts: bool, folder: Path) -> None:
     """Everything after START is learned: language, task, no timestamps, text, END."""
-    own = job(folder, [(ROWS[0][0], MARKED), ROWS[1]], data__timestamps=timestamps, data__prompts=prompts)
+    own = job(folder, [(ROWS[0][0], MARKED), ROWS[1]], data__timestamps=timestamps, data__keep_prompts=prompts)
     target, time = own.predictor.target, lambda seconds: IDS[f"<|{seconds}|>"]
     earlier, first, second, other = target.encode([" EE", " ET", " AI", ROWS[1][1]])[:3] + target.encode([" T"])
     previous = [IDS["<|startofprev|>"], *earlier] if prompts else []

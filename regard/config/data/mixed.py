@@ -10,7 +10,7 @@ from ..merge import one_of
 from ..types import Positive, Share, Strings, as_strings
 from .base import DataFiles
 from .images import NamedImages, SquareImages
-from .sound import RecordingTable, SoundSettings
+from .sound import Filterbanks, RecordingTable, SoundSettings
 
 EMBEDDED = ("dates", "scenes", "morse")  # the embedded sources: texts, images and recordings
 
@@ -58,7 +58,7 @@ class MultitaskData(SoundSettings, SquareImages):
         return {task: float(number) for task, _, number in (entry.rpartition(":") for entry in self.weights)}
 
 
-class ContrastiveData(NamedImages, RecordingTable):
+class ContrastiveData(NamedImages, RecordingTable, Filterbanks):
     """Pairs. The settings of images apply to images, those of recordings to recordings."""
 
     train: DataFiles = ()  # images: a table of path and text (or label), a folder with one folder per class, or two IDX

@@ -20,8 +20,6 @@ class Recordings(Data):
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next; usual is 10
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank; usual are 80 for speech
-    cmvn: Literal["global", "level", "utterance"] = "global"  # what normalizes frames: global: mean and deviation of
-    # the training data; level: the same, after all recordings have one level; utterance: those of each recording
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1: tempo, pitch and formants
     # change; empty: unchanged
     noise: Fraction = 0.0  # how often training adds white or pink noise
@@ -45,31 +43,50 @@ class Recordings(Data):
         return self
 
 
+class Filterbanks(Recordings):
+    """Recordings as filterbanks, which are normalized."""
+
+    cmvn: Literal["global", "level", "utterance"] = "global"  # what normalizes frames: global: mean and deviation of
+    # the training data; level: the same, after all recordings have one level; utterance: those of each recording
+
+
 class RecordingTable(Recordings, TableData):
     """Recordings in tables."""
 
 
-class SoundSettings(Recordings):
+class Curriculum(Recordings):
     """Recordings with texts to write."""
 
     curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
 
 
-class SoundData(SoundSettings, RecordingTable):
+class SoundSettings(Filterbanks, Curriculum):
+    """Recordings with texts to write, beside other inputs."""
+
+
+class TranscriptData(Curriculum, RecordingTable):
     """Recordings with their transcripts."""
 
     train: DataFiles = ()  # a table of path and text (TSV, CSV, JSONL …); a folder of recordings with a .txt beside
     # each; the layout of LibriSpeech; a .tar or .zip of these. Empty: Morse code
     max_tokens: Positive = 1000  # of a transcript; longer ones are left out
     examples: Positive = 20000  # embedded training recordings
-    language: str = "en"  # Whisper: of the recordings, by code or name
-    task: Literal["transcribe", "translate"] = "transcribe"  # Whisper: what the transcripts are; translate: English
-    # translations
-    timestamps: bool = False  # Whisper: keep timestamps in transcripts, such as <|1.20|>; false: drop them
-    prompts: bool = True  # Whisper: keep what transcripts have between <|startofprev|> and <|startoftranscript|>
+
+
+class SoundData(TranscriptData, Filterbanks):
+    """Recordings as filterbanks, with their transcripts."""
+
+
+class WhisperData(TranscriptData):
+    """Recordings as Whisper reads them: their language, and marks in their transcripts."""
+
+    language: str = "en"  # of the recordings, by code or name
+    task: Literal["transcribe", "translate"] = "transcribe"  # what the transcripts are; translate: English translations
+    timestamps: bool = False  # keep timestamps in transcripts, such as <|1.20|>; false: drop them
+    keep_prompts: bool = True  # keep what transcripts have between <|startofprev|> and <|startoftranscript|>
 
     @model_validator(mode="after")
-    def _check_times(self) -> "SoundData":
+    def _check_times(self) -> Self:
         if self.timestamps and any(speed != 1 for speed in self.speed):
             speeds = ",".join(f"{speed:g}" for speed in self.speed)
             raise ValueError(f"data.speed is {speeds}, which makes the times of data.timestamps wrong; leave one out")

@@ -202,8 +202,8 @@ class TokenizerConfig(Base):
         return True
 
 
-class PairTokenizer(TokenizerConfig):
-    """Settings of the tokenizers of sources and targets."""
+class PairTokenizerConfig(TokenizerConfig):
+    """Settings of the tokenizers of pairs of texts."""
 
     joint: bool = True  # one tokenizer for both sides; false: one for each
 

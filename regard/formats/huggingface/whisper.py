@@ -38,7 +38,7 @@ from .marian import attention_names, both_stacks, read_depth, write_depth
 from .weight_names import WeightRule, add_prefixes, any_of, export_weights, load_weights
 
 if TYPE_CHECKING:
-    from ...tasks.transcribe.settings import TranscribeRun
+    from ...tasks.transcribe.settings import WhisperRun
     from ...tasks.whisper.task import WhisperPredictor
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
@@ -288,5 +288,5 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
         decode = {"strategy": strategy, **penalty_from_generation(generation), "rules": rules, "windows": windows}
         return Run(task="transcribe", model=folder.config, decode=decode)
 
-    run: TranscribeRun = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)
+    run: WhisperRun = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)
     return WhisperPredictor(run, folder.model, folder.sound, folder.tokenizer, resolve_device(run.device))

@@ -1,10 +1,9 @@
 """From requests to settings: a plan is decode.* of the run with the changes of a request."""
 
 import dataclasses
-import json
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -42,7 +41,6 @@ class Planner:
         """`tokenizer` is that of the output; `context` the most tokens of an output with its prefix."""
         self.run, self.tokenizer, self.context = run, tokenizer, context
         self._plans: dict[tuple[object, ...], Plan] = {}
-        self._decodes: dict[str, WritingDecode] = {}
         self._keys: dict[type[TextRequest], dict[str, str]] = {}
 
     def __call__(self, request: TextRequest, **replaced: object) -> Plan:
@@ -74,19 +72,6 @@ class Planner:
             self._keys[request] = {name: key.removeprefix("decode.") for name, key in keys.items()}
         return self._keys[request]
 
-    def changed(self, decode: Mapping[str, object]) -> WritingDecode:
-        """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
-        try:
-            key = json.dumps(decode, sort_keys=True, default=asdict)
-        except TypeError:  # not plain values: their text may not identify them
-            changed: WritingDecode = changed_decode(self.run, decode)
-            return changed
-        if key not in self._decodes:
-            if len(self._decodes) >= MAX_PLANS:
-                self._decodes.clear()
-            self._decodes[key] = changed_decode(self.run, decode)
-        return self._decodes[key]
-
     def fields(
         self, request: type[TextRequest], count: int, details: bool, decode: Mapping[str, object]
     ) -> list[dict[str, Any]]:
@@ -100,8 +85,8 @@ class Planner:
         if not settings:
             return [shared] * count
         if "decode.prefix" not in self.known:
-            return [shared | self.settings(request, self.changed(settings))] * count
-        constraints, changed = parse_constraints(count, settings, self.changed)
+            return [shared | self.settings(request, changed_decode(self.run, settings))] * count
+        constraints, changed = parse_constraints(count, settings, partial(changed_decode, self.run))
         shared |= self.settings(request, changed)
         return [shared | constraint._asdict() for constraint in constraints]
 

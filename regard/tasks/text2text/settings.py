@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from ...config.data.texts import MixData, PairTokenizer
+from ...config.data.texts import MixData, PairTokenizerConfig
 from ...config.decode import Seq2SeqDecode
 from ...config.losses import SmoothedLoss
 from ...config.run import Run
@@ -14,7 +14,7 @@ SETTINGS = TaskSettings(
     (LOSS, PERPLEXITY, BLEU, CHRF, EXACT),
     TextEval,
     objective=SmoothedLoss,
-    tokenizer=PairTokenizer,
+    tokenizer=PairTokenizerConfig,
 )
 
 Text2TextRun: TypeAlias = Run[MixData, Seq2SeqDecode, Any, SmoothedLoss]

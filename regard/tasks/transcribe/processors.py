@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...config.data.sound import Recordings
+from ...config.data.sound import Filterbanks, Recordings
 from ...data.source import Source
 from ...errors import UserError
 from ...processors.sound.filterbank import FilterbankProcessor, with_statistics
@@ -23,7 +23,7 @@ def with_augmentation(sound: SoundFrames, data: Recordings) -> SoundFrames:
     )  # fmt: skip
 
 
-def new_frames(data: Recordings, examples: Source) -> FilterbankProcessor:
+def new_frames(data: Filterbanks, examples: Source) -> FilterbankProcessor:
     """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
     plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data), cmvn=data.cmvn)
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
@@ -32,8 +32,6 @@ def new_frames(data: Recordings, examples: Source) -> FilterbankProcessor:
 
 def window_frames(data: Recordings, frames: int) -> AudioProcessor:
     """The log-mel processor of recordings that are padded with silence to `frames` frames."""
-    if data.cmvn != "global":
-        raise UserError(f"data.cmvn is {data.cmvn}, but this family scales frames as Whisper does; leave it out")
     hop = hop_samples(data)
     seconds, remainder = divmod(frames * hop, data.rate)
     if remainder or not seconds:

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from ...config.data.sound import SoundData
+from ...config.data.sound import SoundData, TranscriptData, WhisperData
 from ...config.decode_sound import TranscribeDecode, WhisperDecode
 from ...config.losses import SmoothedLoss
 from ...config.run import Run
@@ -12,5 +12,5 @@ SETTINGS = TaskSettings(
     SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval, objective=SmoothedLoss
 )
 
-TranscribeRun: TypeAlias = Run[SoundData, Any, Any, SmoothedLoss]  # its family decides how it decodes
-WhisperRun: TypeAlias = Run[SoundData, WhisperDecode, Any, SmoothedLoss]
+TranscribeRun: TypeAlias = Run[TranscriptData, Any, Any, SmoothedLoss]
+WhisperRun: TypeAlias = Run[WhisperData, WhisperDecode, Any, SmoothedLoss]

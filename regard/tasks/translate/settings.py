@@ -3,7 +3,7 @@
 from typing import Any, TypeAlias
 
 from ...config.data.base import PackedData
-from ...config.data.texts import PairData, PairTokenizer
+from ...config.data.texts import PairData, PairTokenizerConfig
 from ...config.decode import Seq2SeqDecode, WritingDecode
 from ...config.losses import TaughtLoss, TranslationLoss
 from ...config.run import Run
@@ -15,7 +15,7 @@ SETTINGS = TaskSettings(
     (LOSS, PERPLEXITY, BLEU, CHRF, EXACT),
     TextEval,
     objective=TranslationLoss,
-    tokenizer=PairTokenizer,
+    tokenizer=PairTokenizerConfig,
 )
 
 TranslateRun: TypeAlias = Run[PairData, WritingDecode, Any, TaughtLoss]

@@ -18,7 +18,7 @@ from ...data.datasets.pairs import PairDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.pairs import split_references
-from ...data.tables.columns import SOURCE, TARGET, Role
+from ...data.tables.columns import SOURCE, TARGET
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Gather
@@ -62,6 +62,7 @@ from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqObjective
 from ..parallel.teacher import copy_teacher_weights, teacher_config
+from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task, spec_of
 from ..texts import as_pairs, as_text, as_texts
 from .evaluation import TEXT_METRICS, OpenSplit, data_split, evaluate_translations, target_loss
@@ -75,8 +76,6 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.strategy.n above 1 gives a list of them."""
 
     run: PairRun
-    fields = 2
-    roles: tuple[Role, ...] = (SOURCE, TARGET)
     request_type, result_type = TranslateRequest, TranslateResult
 
     def __init__(
@@ -91,6 +90,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         self.run, self.source, self.target, self.device = run, source, target, device
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return reader_of(self.run, SOURCE, TARGET)
 
     @property
     def output_tokenizer(self) -> Tokenizer:

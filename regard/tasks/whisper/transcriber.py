@@ -311,7 +311,9 @@ class WhisperTranscriber(Transcriber):
         language = self.target.data_language(data.language)
         if data.task not in self.target.control.tasks and data.task != "transcribe":
             raise UserError(f"data.task is {data.task}, and this model does not {data.task}; start from another one")
-        return WhisperTranscripts(self.target, language, data.task, data.timestamps, data.prompts, self.max_previous)
+        return WhisperTranscripts(
+            self.target, language, data.task, data.timestamps, data.keep_prompts, self.max_previous
+        )
 
     def scored_examples(self, examples: Source) -> list[int]:
         texts = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
