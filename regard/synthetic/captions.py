@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data.source import Source
+from .generated import GeneratedSource
 from .scenes import DRAWN, OUTLINES, SHAPES, SIDE, Point, turn_outline
 
 # Colors that have one name each, on a gray background; their random variation (TINT) does not reach another name.
@@ -26,7 +26,6 @@ MOST = 3  # shapes of a scene
 SIZES = (26, 32), (24, 29), (17, 20)  # pixels of a shape: smallest and largest, in scenes of one, two and three shapes
 ASIDE = 8  # pixels between a shape and the middle line of its row or column, at most
 TURN = 0.1  # radians, at most, in both directions
-SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 500  # images for validation, and for test
 APART = 45  # levels of a channel, at least, between a color without a name and every color with one
 CONTRAST = 120  # levels, at least, between the same color and the background, summed over the channels
@@ -89,22 +88,21 @@ class SceneSettings:
         return tuple(combination for combination in self.combinations if combination in allowed)
 
 
-class CaptionedScenes(Source):
-    """Scenes with a sentence each, drawn on access: a pure function of the split and the number."""
+class CaptionedScenes(GeneratedSource):
+    """Scenes with a sentence each."""
+
+    noun = "image"
 
     def __init__(self, split: str, count: int, settings: SceneSettings) -> None:
-        self.split, self.most, self.allowed = split, settings.most, settings.allowed(split)
+        super().__init__(split, count, "scenes with captions")
+        self.most, self.allowed = settings.most, settings.allowed(split)
         self.unnamed = settings.unnamed if split == "train" else 0.0
-        self.name, self.counts = f"embedded {split} scenes with captions", {"examples": count}
-
-    def __len__(self) -> int:
-        return self.counts["examples"]
 
     def arrangement(self, index: int) -> Arrangement:
-        return self._arrangement(self._rng(index))
+        return self._arrangement(self.rng(index))
 
     def item(self, index: int) -> tuple[np.ndarray, str]:
-        rng = self._rng(index)
+        rng = self.rng(index)
         arrangement = self._arrangement(rng)
         return draw_arrangement(arrangement, rng), describe_arrangement(arrangement)
 
@@ -113,15 +111,9 @@ class CaptionedScenes(Source):
             describe_arrangement(self.arrangement(index)) if field == 1 else self.item(index)[field]
         )  # no drawing for a sentence
 
-    def location(self, index: int) -> str:
-        return f"{self.name}, image {index + 1}"
-
     def fingerprint(self) -> str:
         unnamed = f" {self.unnamed}" if self.unnamed else ""
         return f"captions {self.split} {len(self)} {self.most} {self.allowed}{unnamed}"
-
-    def _rng(self, index: int) -> np.random.Generator:
-        return np.random.default_rng([SEEDS[self.split], index])
 
     def _arrangement(self, rng: np.random.Generator) -> Arrangement:
         return random_arrangement(rng, self.most, self.allowed, self.unnamed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..data.source import Source
+from .generated import GeneratedSource
 
 if TYPE_CHECKING:
     from PIL import ImageFont
@@ -16,32 +17,23 @@ FONTS = (
     "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Bold",
     "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10",
 )  # fmt: skip
-SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 1000  # images for validation, and for test
 
 
-class DigitSource(Source):
-    """Images of digits, drawn on access: a pure function of the split and the number."""
+class DigitSource(GeneratedSource):
+    """Images of digits."""
 
-    def __init__(self, split: str, count: int) -> None:
-        self.split, self.count_of = split, count
-        self.name, self.counts = f"embedded {split} digits", {"examples": count}
-
-    def __len__(self) -> int:
-        return self.count_of
+    noun = "image"
 
     def item(self, index: int) -> tuple[np.ndarray, str]:
-        rng = np.random.default_rng([SEEDS[self.split], index])
+        rng = self.rng(index)
         digit = int(rng.integers(10))
         return draw_digit(digit, rng), str(digit)
 
     def field(self, index: int, field: int) -> np.ndarray | str:
         if field == 1:  # without drawing the image
-            return str(int(np.random.default_rng([SEEDS[self.split], index]).integers(10)))
+            return str(int(self.rng(index).integers(10)))
         return self.item(index)[field]
-
-    def location(self, index: int) -> str:
-        return f"{self.name}, image {index + 1}"
 
     def fingerprint(self) -> str:
         return f"digits {self.split} {len(self)}"
@@ -50,7 +42,7 @@ class DigitSource(Source):
 def make_digits(examples: int) -> dict[str, Source]:
     """Train, valid and test: different drawings in the same fonts."""
     counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
-    return {split: DigitSource(split, count) for split, count in counts.items()}
+    return {split: DigitSource(split, count, "digits") for split, count in counts.items()}
 
 
 def draw_digit(digit: int, rng: np.random.Generator) -> np.ndarray:

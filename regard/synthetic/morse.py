@@ -9,6 +9,7 @@ import numpy as np
 from ..data.source import Source
 from ..errors import UserError
 from ..processors.sound.read import Samples
+from .generated import GeneratedSource
 
 RATE = 8000  # samples per second
 # International Morse code, Recommendation ITU-R M.1677-1; @ was added in 2004.
@@ -44,7 +45,6 @@ UNITS = {".": 1.0, "-": 3.0}  # lengths in dots; the gaps are those inside a cha
 GAPS = (1.0, 3.0, 7.0)
 MOST_UNITS = 260  # of an embedded text: less than 30 seconds at any speed
 RAMP = 0.005  # seconds in which the tone rises and falls, so that keys do not click
-SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 300  # recordings for validation, and for test
 
 
@@ -224,17 +224,16 @@ def _units(word: str) -> float:
     return sum(sum(UNITS[mark] + 1 for mark in code) + 2 for code in codes) + 4
 
 
-class MorseSource(Source):
-    """Recordings and their texts, generated on access: a pure function of the split and the number."""
+class MorseSource(GeneratedSource):
+    """Recordings and their texts."""
+
+    noun = "recording"
 
     def __init__(self, split: str, count: int, drills: bool = False) -> None:
         """`drills`: all texts are a single letter or digit; else most texts in train are short."""
-        self.split, self.count_of, self.drills = split, count, drills
-        self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
+        super().__init__(split, count, "Morse code")
+        self.drills = drills
         self._lengths: dict[int, int] = {}  # of recordings, cached
-
-    def __len__(self) -> int:
-        return self.count_of
 
     def item(self, index: int) -> tuple[Samples, str]:
         recording = self.recording(index)
@@ -242,16 +241,16 @@ class MorseSource(Source):
 
     def recording(self, index: int) -> MorseRecording:
         """With the moment of every character."""
-        rng = self._rng(index)
+        rng = self.rng(index)
         return encode_morse(self._text(rng), rng, MorseSettings.random(rng))
 
     def field(self, index: int, field: int) -> Samples | str:
-        return self._text(self._rng(index)) if field == 1 else self.item(index)[field]
+        return self._text(self.rng(index)) if field == 1 else self.item(index)[field]
 
     def length(self, index: int) -> int:
         """The number of samples, without making them."""
         if index not in self._lengths:
-            rng = self._rng(index)
+            rng = self.rng(index)
             text = self._text(rng)
             settings = MorseSettings.random(rng)
             self._lengths[index] = key_text(text, rng, settings).samples
@@ -262,12 +261,6 @@ class MorseSource(Source):
 
     def _text(self, rng: np.random.Generator) -> str:
         return random_drill(rng) if self.drills else random_text(rng, drills=self.split == "train")
-
-    def _rng(self, index: int) -> np.random.Generator:
-        return np.random.default_rng([SEEDS[self.split], index])
-
-    def location(self, index: int) -> str:
-        return f"{self.name}, recording {index + 1}"
 
     def fingerprint(self) -> str:
         return f"morse {self.split} {len(self)}{' drills' * self.drills}"

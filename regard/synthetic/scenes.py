@@ -7,6 +7,7 @@ import numpy as np
 
 from ..data.sources.boxes import BoxData, Objects
 from ..processors.labels import LabelSet
+from .generated import GeneratedSource
 
 SIDE, DRAWN = 64, 4  # pixels of an image; drawn that many times larger, so that edges are smooth
 SHAPES = ("circle", "square", "triangle", "cross")
@@ -17,34 +18,28 @@ COLORS = (
 MOST, SMALLEST, LARGEST = 4, 10, 28  # shapes of a scene, and their sizes in pixels
 OVERLAP = 0.15  # of the smaller of two boxes, at most
 TRIES = 30  # to place a shape
-SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 500  # images for validation, and for test
 
 Point = tuple[float, float]
 
 
-class SceneSource(BoxData):
-    """Scenes of shapes, drawn on access and cached: a pure function of the split and the number."""
+class SceneSource(GeneratedSource, BoxData):
+    """Scenes of shapes, which are cached."""
+
+    noun = "image"
 
     def __init__(self, split: str, count: int) -> None:
-        self.split, self.count_of = split, count
-        self.name, self.counts = f"embedded {split} scenes", {"examples": count}
+        super().__init__(split, count, "scenes")
         self.labels = LabelSet(dict.fromkeys(SHAPES, 0))
         self.categories = {name: number + 1 for number, name in enumerate(SHAPES)}
         self._drawn = dict[int, tuple[np.ndarray, Objects]]()  # 12 kB each
 
-    def __len__(self) -> int:
-        return self.count_of
-
     def item(self, index: int) -> tuple[np.ndarray, Objects]:
         if index not in self._drawn:
-            image, boxes, labels = draw_scene(np.random.default_rng([SEEDS[self.split], index]))
+            image, boxes, labels = draw_scene(self.rng(index))
             areas, crowd = (boxes[:, 2:] - boxes[:, :2]).prod(1), np.zeros(len(boxes), bool)
             self._drawn[index] = image, Objects(boxes, labels, crowd, areas, index + 1, SIDE, SIDE)
         return self._drawn[index]
-
-    def location(self, index: int) -> str:
-        return f"{self.name}, image {index + 1}"
 
     def fingerprint(self) -> str:
         return f"scenes {self.split} {len(self)}"

@@ -50,8 +50,13 @@ class TargetField(ExampleField[str]):
         return len(prompt) + len(ids) - 1
 
     def known_sizes(self, examples: Source, indices: Indices, sources: Sequence[int] = ()) -> KnownSizes:
-        sizes = [self.size(row) for row in self.encode([examples.text(index, 1) for index in indices])]
-        return KnownSizes(sizes, [size > self.limit for size in sizes])
+        rows = self.encode([examples.text(index, 1) for index in indices])
+        sizes = [self.size(row) for row in rows]
+        return KnownSizes(sizes, [size > self.limit for size in sizes], [*map(self.is_shortened, rows, sources)])
+
+    def is_shortened(self, value: EncodedExample, source: int) -> bool:
+        """True if a target is only partly learned, from a source of this size."""
+        return False
 
     def collate(self, columns: Columns) -> Mapping[str, Inputs]:
         prompts, rows = columns
@@ -74,12 +79,8 @@ class TranscriptField(TargetField):
         self.ctc = ctc
         self.cut = "recordings are too short for CTC of their transcripts, so that only the decoder learns from them"
 
-    def known_sizes(self, examples: Source, indices: Indices, sources: Sequence[int] = ()) -> KnownSizes:
-        rows = self.encode([examples.text(index, 1) for index in indices])
-        pairs = zip(sources, rows, strict=True)
-        short = [self.ctc and -(-frames // STRIDE) < ctc_positions(ids[:-1]) for frames, (_, ids) in pairs]
-        sizes = [self.size(row) for row in rows]
-        return KnownSizes(sizes, [size > self.limit for size in sizes], short)
+    def is_shortened(self, value: EncodedExample, source: int) -> bool:
+        return self.ctc and -(-source // STRIDE) < ctc_positions(value[1][:-1])
 
     def collate(self, columns: Columns) -> Mapping[str, Inputs]:
         plain = [ids[:-1] for ids in columns[1]]

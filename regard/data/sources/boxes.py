@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config.data.images import DetectData
 from ...errors import UserError
-from ...processors.image.read import FileBytes, RawImage, image_name, image_problem, image_size, open_image
+from ...processors.image.read import RawImage, image_name, image_problem, image_size, open_image
 from ...processors.labels import LabelSet, sorted_labels
 from ..files.in_memory import InMemory
 from ..files.open import plain_suffix
@@ -49,8 +49,9 @@ class StoredImage:
     tree: FileTree
     name: str
 
-    def read(self) -> bytes:
-        return self.tree.read(self.name)
+    def content(self) -> RawImage:
+        """An object that the image processor can open."""
+        return self.tree.content(self.name)
 
     def __str__(self) -> str:
         return self.tree.location(self.name)
@@ -109,7 +110,7 @@ class BoxSource(BoxData):
         self.categories = ids or {label: number + 1 for number, label in enumerate(self.labels)}
 
     def _add(self, annotation: Annotation) -> None:
-        width, height = annotation.size or image_size(_named_bytes(annotation.image))
+        width, height = annotation.size or image_size(_content(annotation.image))
         limits, entries = np.array([width, height, width, height], np.float64), []
         for label, corners, crowd, area in annotation.objects:
             stated = np.array(corners, np.float64)
@@ -162,7 +163,7 @@ FACTS = {
 
 def _problem(annotation: Annotation, thorough: bool) -> str:
     """Why an image cannot be used, as a sentence; "" if it can."""
-    raw = _named_bytes(annotation.image)
+    raw = _content(annotation.image)
     if (problem := image_problem(raw, thorough)) or annotation.size is None:
         return problem
     if (size := image_size(raw)) == annotation.size:
@@ -177,11 +178,11 @@ def _problem(annotation: Annotation, thorough: bool) -> str:
 
 def load_image(image: ExampleImage) -> "Image.Image":
     """The upright RGB image of an example."""
-    return open_image(_named_bytes(image))
+    return open_image(_content(image))
 
 
-def _named_bytes(image: ExampleImage) -> RawImage:
-    return FileBytes(image.read(), str(image)) if isinstance(image, StoredImage) else image
+def _content(image: ExampleImage) -> RawImage:
+    return image.content() if isinstance(image, StoredImage) else image
 
 
 def image_digest(image: ExampleImage) -> bytes:

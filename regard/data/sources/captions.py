@@ -104,7 +104,7 @@ class CellImage:
     table: TableSource
     index: int
 
-    def read(self) -> RawImage:
+    def content(self) -> RawImage:
         image: RawImage = self.table.item(self.index)[0].value
         return image
 
@@ -201,11 +201,7 @@ class CaptionedImages(MediaSource):
 
 
 def _content(image: StoredImage | CellImage | Path) -> RawImage:
-    """An object that the image processor can open."""
-    if isinstance(image, StoredImage):
-        return image.tree.content(image.name)
-    content: RawImage = image.read() if isinstance(image, CellImage) else image
-    return content
+    return image if isinstance(image, Path) else image.content()
 
 
 def _inspect(record: CaptionRecord, data: TableData) -> tuple[str, float]:

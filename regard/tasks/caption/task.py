@@ -230,11 +230,11 @@ class CaptionJob(TrainingJob):
 def prepare(run: CaptionRun, processors: Processors, device: torch.device, folder: Path | None = None) -> CaptionJob:
     """Open the data and train the tokenizer, if it is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    target, image = find_tokenizer(processors, TEXT), processors.get(IMAGE)
+    target = find_tokenizer(processors, TEXT)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
     squares = spec_of(run.model.family).image(run.model)
-    image = image_processor(run.data, squares, image if isinstance(image, ImageProcessor) else None)
+    image = image_processor(run.data, squares, processors.get(IMAGE))
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target)), TASK.reads)
     return CaptionJob(CaptionPredictor(run, build_model(run), image, target, device), splits)
 

@@ -222,8 +222,7 @@ def prepare(
     """Open the data and collect the labels; writes no file."""
     splits = open_splits(run, data_split)
     labels = label_set(run, collect_labels(splits["train"], ONE_LABEL), processors, LABEL, splits)
-    image = processors.get(IMAGE)
-    image = image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
+    image = image_processor(run.data, run.model, processors.get(IMAGE))
     run = with_model_settings(run, head="class", labels=len(labels))
     predictor = ClassifyImagePredictor(run, build_model(run), image, labels, device)
     return ClassifyImageJob(predictor, splits)
@@ -241,12 +240,13 @@ class PatchSettings(Protocol):
         """The side of a patch."""
 
 
-def image_processor(data: SquareImages, model: PatchSettings, start: ImageProcessor | None = None) -> ImageProcessor:
+def image_processor(data: SquareImages, model: PatchSettings, kept: Processor | None = None) -> ImageProcessor:
     """The processor of images: squares of data.size pixels, augmented in training by data.*.
 
-    `start` is the processor of a start: its resizing and normalization stay, unless data.* changes them.
+    `kept` is the processor of a start: its resizing and normalization stay, unless data.* changes them.
     """
     side, default = data.size or model.image, SquareImages()
+    start = kept if isinstance(kept, ImageProcessor) else None
     image = start or ImageProcessor(resize=side, crop=side)
     return replace(
         _resize_processor(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,

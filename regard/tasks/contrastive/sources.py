@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from os import PathLike
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ...config.data.mixed import ContrastiveData
 from ...data.datasets.contrastive import RowField
@@ -27,14 +27,15 @@ from ...synthetic.dates import make_dates
 from ...synthetic.morse import make_morse
 from ..base import Processors
 from ..classify_image.task import image_processor
-from ..transcribe.processors import new_frames, with_augmentation
+from ..transcribe.processors import kept_frames
 from .settings import ContrastiveRun
 
 TEXT = "text"  # the field of texts
+P = TypeVar("P", bound=Processor | None)  # of the processor of items; None for texts
 MediaModality: TypeAlias = ImageModality | SoundModality
 
 
-class PairSource(ABC):
+class PairSource(ABC, Generic[P]):
     """Pairs of items of one modality and their texts."""
 
     noun: ClassVar[str]
@@ -50,22 +51,22 @@ class PairSource(ABC):
         """A split of the embedded data."""
 
     @abstractmethod
-    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> Processor | None:
+    def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> P:
         """The processor of items: that of the start, or a new one; None for texts."""
 
     @abstractmethod
-    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
+    def training_field(self, processor: P, text: RowField) -> AnyField:
         """How training reads items."""
 
     @abstractmethod
-    def modality(self, processor: Processor | None) -> MediaModality | None:
+    def modality(self, processor: P) -> MediaModality | None:
         """How requests read items; None: they are texts."""
 
     @abstractmethod
     def item(self, raw: RawValue) -> Item:
         """The first element of a pair as an item of a request."""
 
-    def model_settings(self, processor: Processor | None) -> dict[str, object]:
+    def model_settings(self, processor: P) -> dict[str, object]:
         """Settings of the model that the processor decides."""
         return {}
 
@@ -78,7 +79,7 @@ class PairSource(ABC):
         raise NotImplementedError
 
 
-class MediaPairs(PairSource):
+class MediaPairs(PairSource[P]):
     """Media with texts."""
 
     pairing: ClassVar[Pairing[ContrastiveData]]
@@ -93,7 +94,7 @@ class MediaPairs(PairSource):
         return self.pairing.items(name, data)
 
 
-class ImagePairs(MediaPairs):
+class ImagePairs(MediaPairs[ImageProcessor]):
     """Images with captions; the embedded ones are scenes of colored shapes."""
 
     pairing = IMAGE_TEXTS
@@ -103,22 +104,19 @@ class ImagePairs(MediaPairs):
         return make_captions(data.examples, settings=scene_settings(data))[split]
 
     def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> ImageProcessor:
-        image = processors.get(self.field)
-        return image_processor(run.data, run.model.source, image if isinstance(image, ImageProcessor) else None)
+        return image_processor(run.data, run.model.source, processors.get(self.field))
 
-    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
-        assert isinstance(processor, ImageProcessor)
+    def training_field(self, processor: ImageProcessor, text: RowField) -> AnyField:
         return ImageField(self.field, processor)
 
-    def modality(self, processor: Processor | None) -> ImageModality:
-        assert isinstance(processor, ImageProcessor)
+    def modality(self, processor: ImageProcessor) -> ImageModality:
         return ImageModality(processor)
 
     def item(self, raw: RawValue) -> Item:
         return Item(image=Image(raw))
 
 
-class SoundPairs(MediaPairs):
+class SoundPairs(MediaPairs[SoundFrames]):
     """Recordings with transcripts; the embedded ones are Morse code."""
 
     pairing = TRANSCRIBED_SOUNDS
@@ -128,26 +126,22 @@ class SoundPairs(MediaPairs):
         return make_morse(data.examples)[split]
 
     def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> SoundFrames:
-        sound = processors.get(self.field)
-        return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, train), run.data)
+        return kept_frames(run.data, train, processors.get(self.field))
 
-    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
-        assert isinstance(processor, SoundFrames)
+    def training_field(self, processor: SoundFrames, text: RowField) -> AnyField:
         return SoundField(self.field, processor)
 
-    def modality(self, processor: Processor | None) -> SoundModality:
-        assert isinstance(processor, SoundFrames)
+    def modality(self, processor: SoundFrames) -> SoundModality:
         return SoundModality(processor, STRIDE)
 
     def item(self, raw: RawValue) -> Item:
         return Item(audio=Sound(raw))
 
-    def model_settings(self, processor: Processor | None) -> dict[str, object]:
-        assert isinstance(processor, SoundFrames)
+    def model_settings(self, processor: SoundFrames) -> dict[str, object]:
         return {"bins": processor.bins}
 
 
-class TextPairs(PairSource):
+class TextPairs(PairSource[None]):
     """Pairs of texts; the embedded ones are dates."""
 
     noun, field, example = "text", "source", "test.tsv"
@@ -161,10 +155,10 @@ class TextPairs(PairSource):
     def new_processor(self, run: ContrastiveRun, processors: Processors, train: Source) -> None:
         return None
 
-    def training_field(self, processor: Processor | None, text: RowField) -> AnyField:
+    def training_field(self, processor: None, text: RowField) -> AnyField:
         return RowField(text.tokenizer, text.room, self.field, element=0)
 
-    def modality(self, processor: Processor | None) -> None:
+    def modality(self, processor: None) -> None:
         return None
 
     def item(self, raw: RawValue) -> Item:
@@ -174,7 +168,8 @@ class TextPairs(PairSource):
         raise UserError(f"this run compares texts and was given {name}; give texts, or use a run of images")
 
 
-SOURCES: dict[TensorKind, PairSource] = {"pixels": ImagePairs(), "frames": SoundPairs(), "tokens": TextPairs()}
+AnyPairs: TypeAlias = PairSource[Any]
+SOURCES: dict[TensorKind, AnyPairs] = {"pixels": ImagePairs(), "frames": SoundPairs(), "tokens": TextPairs()}
 
 
 def scene_settings(data: ContrastiveData) -> SceneSettings:

@@ -51,7 +51,7 @@ from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
 from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, labels_by_text
 from .settings import ContrastiveDecode, ContrastiveRun
-from .sources import SOURCES, TEXT, PairSource
+from .sources import SOURCES, TEXT, AnyPairs
 from .towers import Towers
 
 TASK = Task("contrastive", TOKENS, "embedding")
@@ -245,7 +245,7 @@ class ContrastiveJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def pair_source(run: ContrastiveRun) -> PairSource:
+def pair_source(run: ContrastiveRun) -> AnyPairs:
     """The items that the model of a run compares with texts."""
     return SOURCES[spec_of(run.model.family).source(run.model)]
 

@@ -19,13 +19,13 @@ from ..label.embedding import Embedded
 from ..label.texts import TextEncoder, item_texts
 from ..texts import as_text
 from .settings import SLOT, ContrastiveDecode
-from .sources import MediaModality, PairSource
+from .sources import AnyPairs, MediaModality
 
 
 class Towers:
     """Reads items, each with the tower of its modality."""
 
-    def __init__(self, pairs: PairSource, media: MediaModality | None, texts: TextEncoder) -> None:
+    def __init__(self, pairs: AnyPairs, media: MediaModality | None, texts: TextEncoder) -> None:
         """`media`: how images or recordings are read; None: all items are texts."""
         self.pairs, self.texts = pairs, texts
         self.media: Modality[Any] | None = media

@@ -20,7 +20,7 @@ from ...processors.sound.frames import SoundFrames
 from ...processors.text.processor import TextProcessor
 from ..base import Processors
 from ..classify_image.task import image_processor
-from ..transcribe.processors import new_frames, with_augmentation
+from ..transcribe.processors import kept_frames
 from .settings import MultitaskEval, MultitaskRun
 from .tags import TaggedTargets
 
@@ -67,18 +67,6 @@ def sound_dataset(processor: SoundFrames, examples: Source, targets: TaggedTarge
     return SourceTargetDataset(examples, source, target, data, run.train)
 
 
-def new_image_processor(run: MultitaskRun, processors: Processors, examples: Source) -> ImageProcessor:
-    """The kept processor with the augmentation of data.*, or a new one."""
-    image = processors.get(IMAGE)
-    return image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
-
-
-def new_sound_processor(run: MultitaskRun, processors: Processors, examples: Source) -> SoundFrames:
-    """The kept processor with the augmentation of data.*, or filterbanks with the statistics of the examples."""
-    sound = processors.get(AUDIO)
-    return with_augmentation(sound if isinstance(sound, SoundFrames) else new_frames(run.data, examples), run.data)
-
-
 def text_scores(outputs: Sequence[str], references: Sequence[str], settings: MultitaskEval) -> dict[str, float]:
     """The metrics of outputs for texts and images."""
     correct = [[reference] for reference in references]
@@ -92,7 +80,14 @@ def speech_scores(outputs: Sequence[str], references: Sequence[str], settings: M
 
 
 TRAINING = {
-    TEXT: ModalityTraining(lambda run, processors, examples: processors[TEXT], text_dataset, text_scores),
-    IMAGE: ModalityTraining(new_image_processor, image_dataset, text_scores),
-    AUDIO: ModalityTraining(new_sound_processor, sound_dataset, speech_scores, STRIDE),
+    TEXT: ModalityTraining(lambda run, kept, examples: kept[TEXT], text_dataset, text_scores),
+    IMAGE: ModalityTraining(
+        lambda run, kept, examples: image_processor(run.data, run.model, kept.get(IMAGE)), image_dataset, text_scores
+    ),
+    AUDIO: ModalityTraining(
+        lambda run, kept, examples: kept_frames(run.data, examples, kept.get(AUDIO)),
+        sound_dataset,
+        speech_scores,
+        STRIDE,
+    ),
 }

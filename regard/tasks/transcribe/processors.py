@@ -7,6 +7,7 @@ import numpy as np
 from ...config.data.sound import Filterbanks, Recordings
 from ...data.source import Source
 from ...errors import UserError
+from ...processors.base import Processor
 from ...processors.sound.filterbank import FilterbankProcessor, with_statistics
 from ...processors.sound.frames import SoundFrames
 from ...processors.sound.log_mel import AudioProcessor
@@ -28,6 +29,11 @@ def new_frames(data: Filterbanks, examples: Source) -> FilterbankProcessor:
     plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data), cmvn=data.cmvn)
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
     return with_statistics(plain, (examples[int(index)][0] for index in chosen))
+
+
+def kept_frames(data: Filterbanks, examples: Source, kept: Processor | None) -> SoundFrames:
+    """The kept processor, or filterbanks with the statistics of the examples, with the augmentation of data.*."""
+    return with_augmentation(kept if isinstance(kept, SoundFrames) else new_frames(data, examples), data)
 
 
 def window_frames(data: Recordings, frames: int) -> AudioProcessor:
