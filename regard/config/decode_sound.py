@@ -37,12 +37,15 @@ class Windows(Base):
 
     timestamps: bool = True  # write segments with their times
     sequential: bool = True  # the next window begins where the last segment ends; false: at pauses, in batches
-    condition_on_previous: bool = True  # a window reads the text of the ones before it
+    condition_on_previous: bool = True  # a window reads the text before it; false: a mistake does not spread
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     # tried in turn, until the text is good enough
-    compression_ratio_threshold: Annotated[float, Field(ge=0)] = 2.4  # text above it repeats itself; 0: any is good
-    logprob_threshold: Annotated[float, Field(le=0)] = -1.0  # mean log-probability of good tokens; 0: any is good
-    no_speech_threshold: Fraction = 0.6  # above it, a window that is unlikely too has no text; 1: off
+    compression_ratio_threshold: Annotated[float, Field(ge=0)] = 2.4  # text that zlib makes smaller than this repeats
+    # itself and is not good; 0: any is good
+    logprob_threshold: Annotated[float, Field(le=0)] = -1.0  # text whose mean log-probability is lower is not good; 0:
+    # any is good
+    no_speech_threshold: Fraction = 0.6  # probability of no speech above which text that is not likely is dropped; 1:
+    # never
     seed: Count = 1  # of samples at temperatures above 0
 
 
