@@ -32,7 +32,8 @@ class DecodeBase(WritingDecode):
     """Settings of models that write token by token."""
 
     min_tokens: Count = 0  # of the output, before END
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: tokens of prompt and output become less likely
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: tokens of prompt and output become less likely;
+    # beam search applies it to log-probabilities, other strategies to logits
     rules: OutputRules = OutputRules()
 
     @model_validator(mode="after")

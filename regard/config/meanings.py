@@ -32,7 +32,7 @@ SHARED = {  # fields that mean the same in the models of most families, or in al
     "labels": "number of labels; the task sets it",
     "patch": "side of a patch in pixels",
     "channels": "of a pixel: red, green, blue",
-    "length_penalty": "score = log-probability / length^this",
+    "length_penalty": "score = log-probability / length^this; above 1 favors longer output, below 1 shorter",
 }
 PRAGMA = re.compile(r"(type: ignore|noqa|fmt:)\S*\s*(#\s*|$)")
 

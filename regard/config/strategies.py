@@ -50,8 +50,7 @@ class Beam:
     kind: Literal["beam"] = field(default="beam", kw_only=True)
     size: Positive = 5  # hypotheses of a search (short: decode.beam)
     n: Positive = 1  # texts for each input, at most the size (short: decode.nbest)
-    length_penalty: Penalty = 1.0  # score = log-probability / length^this; above 1 favors longer output, below 1
-    # shorter
+    length_penalty: Penalty = 1.0
     early_stopping: EarlyStopping = "exact"  # exact: when no better output is possible; first: at `size` finished ones;
     # heuristic, never: as in Hugging Face
 
