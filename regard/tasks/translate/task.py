@@ -10,7 +10,6 @@ import torch
 
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
-from ...config.data.texts import PairTokenizerConfig
 from ...config.losses import TEACHER, TaughtLoss
 from ...config.run import RunType
 from ...data.batch import Batch
@@ -353,8 +352,7 @@ def with_vocab(run: RunType, source: Tokenizer, target: Tokenizer) -> RunType:
 
 def size_without_data(run: RunType) -> RunType:
     """The run with the sizes of a model without data."""
-    separate = isinstance(run.tokenizer, PairTokenizerConfig) and not run.tokenizer.joint
-    target = run.model.target_vocab or (run.tokenizer.vocab if separate else 0)
+    target = run.model.target_vocab or (0 if run.tokenizer.shared else run.tokenizer.vocab)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 
@@ -381,7 +379,7 @@ def _teacher_tokenizers(name: str) -> tuple[Tokenizer, Tokenizer] | None:
 
 def _train_tokenizers(run: PairRun, train: Source) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers of source and target: one for both if tokenizer.joint."""
-    if run.tokenizer.joint:
+    if run.tokenizer.shared:
         joint = train_tokenizer(run.tokenizer, train.texts(0, 1))
         return joint, joint
     return train_tokenizer(run.tokenizer, train.texts(0)), train_tokenizer(run.tokenizer, train.texts(1))
