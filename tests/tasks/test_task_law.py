@@ -41,6 +41,7 @@ TINY = {
 GENERATE = {"decode.kind": "greedy", "decode.max_tokens": 6}
 LANGUAGE = {"data.max_tokens": 24, **GENERATE}
 FEW = {"data.examples": 40}
+NO_TEXT = {"tokenizer.kind": None}
 AUGMENTED = {"data.mixup": 0.5, "data.cutmix": 1.0, "data.randaugment": 2, "data.color": 0.3, "data.erase": 0.5}
 AUGMENTED |= {"data.flip": True, "model.depth_dropout": 0.3}
 CHANGED = {
@@ -79,9 +80,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "masked": ("masked", {**FEW, "model.inner": 48}),
     "classify-image": (
         "classify-image",
-        {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED},
+        {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED, **NO_TEXT},
     ),
-    "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
+    "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40, **NO_TEXT}),
     "caption": ("caption", {**FEW, **GENERATE, **ENCODER, "model.inner": 48, "train.batch": 6}),
     "transcribe": ("transcribe", {**SPEECH, "data.speed": (0.9, 1.0, 1.1), "data.noise": 0.5, "decode.max_tokens": 6}),
     "multitask": (

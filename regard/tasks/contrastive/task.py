@@ -108,13 +108,15 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
     # --- requests ----------------------------------------------------------------------------------------------
 
     def embed_requests(self, items: Iterable[RawValue], **decode: object) -> list[EmbedRequest]:
-        """Texts and other items may be mixed. Vectors have length 1: `normalize` changes nothing."""
+        """Texts and other items may be mixed. Vectors have length 1."""
         changed_decode(self.run, decode)
         return [EmbedRequest(self.towers.item(item)) for item in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
         if request.pooling is not None:
             raise UserError(f"a request has pooling={request.pooling!r}; leave it out: this model pools in one way")
+        if request.normalize is False:
+            raise UserError("a request has normalize=False; leave it out: vectors of this model have length 1")
         return await self.towers.vector(request.item)
 
     def requests(self, items: Iterable[RawValue], details: bool = False, **decode: object) -> list[ContrastiveRequest]:

@@ -142,7 +142,8 @@ def compare_items(
     """The ranking of the others for every query, or for one."""
     if predictor.is_item(queries):
         return compare_items(predictor, listed(queries, True), others, decode)[0]
-    decode = {**decode, "normalize": True}
+    if "normalize" in dict(predictor.run.decode):  # others give vectors of length 1
+        decode = {**decode, "normalize": True}
     vectors = _vectors(predictor, others, decode)
     top = int(float(str(decode.get("top", predictor.run.decode.top))))
     return rank_similar(embed_items(predictor, queries, decode), vectors, top)
