@@ -100,6 +100,17 @@ def path_name(value: object, name: str) -> str:
     return path
 
 
+def format_output(output: object) -> str:
+    """An output on one line; several (decode.nbest, decode.top) separated by tabs, a label with its probability."""
+    if isinstance(output, list):
+        return "\t".join(format_output(item).replace("\t", " ") for item in output)
+    if isinstance(output, float) or output is None:  # the number of a regressor; an empty text has none
+        return "" if output is None else f"{output:.7g}"
+    if isinstance(output, tuple):
+        return format_output(f"{output[0]} {output[1]:.4f}")
+    return str(output).replace("\r", " ").replace("\n", " ")
+
+
 def json_line(value: Json) -> str:
     """A value as one line of JSON. JSON has no NaN and no infinity: they become null, with a warning."""
     try:

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma
 
 from .links import Links, Symmetrization, symmetrize
 
@@ -170,6 +169,8 @@ class DiagonalAligner:
             self.tension = float(np.clip(self.tension + step, MIN_TENSION, MAX_TENSION))
 
     def _normalize(self, counts: Numbers) -> Numbers:
+        from scipy.special import digamma  # takes 0.2 s, which every start of a training would wait
+
         if not len(counts):
             return counts
         row = self.keys // self.target.size

@@ -15,6 +15,7 @@ from .arguments import QUIET, add_options, parse_settings, split_arguments
 from .completion import complete_recipe, complete_run
 from .conversions import convert, distill, prune
 from .detections import check_outputs, save_detections
+from .files import print_skipped
 from .info import preview, print_explanation
 from .inputs import InputReader, check_files, chunks
 from .io import (
@@ -26,7 +27,6 @@ from .io import (
     print_continuation,
     print_fact,
     print_metrics,
-    print_predictions,
     print_records,
     printed_facts,
 )
@@ -61,6 +61,7 @@ from .options import (
 )
 from .runner import run_app
 from .transcript_files import parse_outputs, save_transcripts
+from .writers import stdout_writer, write_results
 
 app = typer.Typer(
     name="regard",
@@ -238,7 +239,7 @@ def predict(
     check_files(files)
     check_files([] if similar is None else [similar])
     predictor = load_with_top(run, changes, top, tune, force, mute)
-    reader = InputReader(predictor, changes, all_fields=details or predictor.output is not None)
+    reader = InputReader(predictor, changes, all_fields=details or predictor.item_reader.result_field is not None)
     if embed or similar is not None:
         ranked = None if similar is None else [entry for source in reader.items([similar]) for entry in source.entries]
         print_embeddings(predictor, reader.items(files), ranked)
@@ -247,7 +248,7 @@ def predict(
     elif outputs:
         save_transcripts(predictor, reader.items(files), outputs, files)
     else:
-        print_predictions(predictor, reader.items(files), details)
+        print_skipped(write_results(predictor, reader.items(files), stdout_writer(predictor, details)))
 
 
 @app.command()
@@ -259,16 +260,14 @@ def score(
     force: Force = False,
 ) -> None:
     """Print the natural-log probability of each target given its source, or of each line for a language model."""
-    from ..tasks.predictor import FileItems
-
     changes, files = split_arguments(arguments or [])
     check_files(files)
     predictor = load_predictor(run, changes, tune, force)
-    if isinstance(predictor, FileItems):
+    if predictor.item_reader.files is not None:
         raise UserError("score reads texts, and this run reads other files; score them in Python: regard.load(…).score")
     for chunk in track(chunks(InputReader(predictor, changes).examples(files)), "scored", size=len):
         columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
-        count = predictor.columns
+        count = predictor.item_reader.columns
         texts = columns[0] if count == 1 else [*zip(*columns[:count], strict=True)]
         values = predictor.score(texts, columns[count] if len(columns) > count else None, details)
         if details:

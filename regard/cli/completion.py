@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 Candidates: TypeAlias = list[tuple[str, str]]  # with what they mean, which some shells show
 LONGEST = 70  # characters of a meaning
-FILE_KEYS = ("start", "teacher", "links", "alignments", "cache")  # besides data.train, data.valid, data.test
+FILE_KEYS = ("start", "teacher", "alignments", "cache")  # besides data.train, data.valid, data.test
 
 
 def _without_errors(complete: Callable[P, Candidates]) -> Callable[P, Candidates]:
@@ -128,11 +128,14 @@ def _fields(run: "Run") -> "dict[str, SchemaField]":
 
 
 def _settings(run: "Run", words: Words, sections: tuple[str, ...] = ()) -> Candidates:
+    from ..config.renamed import MOVED
+
     fields = {key: field for key, field in _fields(run).items() if not sections or key.partition(".")[0] in sections}
     if words.key:
         values = _values(run, fields, words.key, words.text)
         return [(f"{words.prefix}{value}", about) for value, about in values]
     keys = [key for key in fields if key.startswith(words.text)]
+    keys = keys or [key for key, moved in MOVED.items() if key.startswith(words.text) and moved in fields]  # short
     heads = dict.fromkeys(key.partition(".")[0] for key in keys)
     if len(heads) > 1:
         return [(f"{head}=" if head in fields else f"{head}.", _about(fields, head)) for head in heads]
@@ -145,8 +148,10 @@ def _settings(run: "Run", words: Words, sections: tuple[str, ...] = ()) -> Candi
 def _values(run: "Run", fields: "dict[str, SchemaField]", key: str, text: str) -> Candidates:
     """The values of a setting that begin so: its options, files, or its present value."""
     from ..config.merge import flatten, to_toml
+    from ..config.renamed import moved_key
     from ..config.schema import choices_of_run
 
+    key = moved_key(key, fields)
     field = fields.get(key) or fields.get(f"{key}.kind")
     if field is None:
         return []

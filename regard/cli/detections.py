@@ -1,20 +1,19 @@
 """Detections on the command line: the COCO result array, and drawings."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import atomic_write, json_line
-from ..messages.base import to_json
-from .files import file_results, free_name
+from .files import Output, free_name
 from .inputs import InputFile
+from .writers import RecordWriter, ResultWriter, SeveralWriters, write_results
 
 if TYPE_CHECKING:
     from ..formats.coco_results import Row
-    from ..messages.labels import DetectResult
     from ..tasks.detect.task import DetectPredictor
 
 
@@ -26,6 +25,52 @@ def check_outputs(coco: Path | None, draw: Path | None) -> None:
         raise UserError(f"--draw {draw} cannot be a folder for drawings; give a new folder in an existing one")
 
 
+class CocoWriter(ResultWriter):
+    """All objects as a COCO result array, in a file that appears when it is complete."""
+
+    def __init__(self, predictor: "DetectPredictor", path: Path) -> None:
+        self.predictor, self.path = predictor, path
+        self.rows: list[Row] = []
+
+    def write(self, output: Output) -> None:
+        self.rows.append((output.entry.name, output.result))
+
+    def end(self) -> None:
+        from ..formats.coco_results import coco_results
+
+        with atomic_write(self.path) as draft:
+            draft.write_text(json_line(coco_results(self.rows, self.predictor, _report)) + "\n", encoding="utf-8")
+
+
+class DrawingWriter(ResultWriter):
+    """A drawing of every image with its objects, in a folder."""
+
+    def __init__(self, predictor: "DetectPredictor", folder: Path) -> None:
+        self.predictor, self.folder = predictor, folder
+        self.names: set[str] = set()
+
+    def write(self, output: Output) -> None:
+        from ..data.sources.boxes import load_image
+        from ..look.draw import draw_objects
+
+        self.folder.mkdir(exist_ok=True)
+        with atomic_write(self.folder / free_name(output.entry.name, self.names, ".png")) as draft:
+            image = load_image(output.entry.item)
+            draw_objects(image, output.result.objects, self.predictor.labels.names).save(draft, "PNG")
+
+
+class LikelyObjects(SeveralWriters):
+    """Writes the objects above a score alone."""
+
+    def __init__(self, writers: Sequence[ResultWriter], threshold: float) -> None:
+        super().__init__(writers)
+        self.threshold = threshold
+
+    def write(self, output: Output) -> None:
+        objects = tuple(detected for detected in output.result.objects if detected.score >= self.threshold)
+        super().write(output._replace(result=replace(output.result, objects=objects)))
+
+
 def save_detections(
     predictor: Any, sources: Iterable[InputFile], threshold_given: bool, coco: Path | None, draw: Path | None
 ) -> None:
@@ -33,39 +78,15 @@ def save_detections(
 
     `coco` gets every object, whatever its score, as average precision needs them, unless decode.threshold is given.
     """
-    from ..formats.coco_results import coco_results
-
     if predictor.run.task != "detect":
         raise UserError(f"--coco and --draw are for runs of the task detect, and this one is of {predictor.run.task}")
     threshold = predictor.run.decode.threshold
     if coco is not None and not threshold_given:
         decode = predictor.run.decode.model_copy(update={"threshold": 0.0})
         predictor.run = predictor.run.model_copy(update={"decode": decode})
-    rows: list[Row] = []
-    names: set[str] = set()
-    for entry, _, result in file_results(predictor, sources):
-        if isinstance(result, UserError):
-            print(f"regard: {result}", file=sys.stderr)
-            print(json_line({"path": entry.name, "error": str(result)}), flush=True)
-            continue
-        rows.append((entry.name, result))
-        visible = replace(result, objects=tuple(detected for detected in result.objects if detected.score >= threshold))
-        print(json_line({"path": entry.name, **to_json(visible)}), flush=True)
-        if draw is not None:
-            _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, visible, predictor)
-    if coco is not None:
-        with atomic_write(coco) as draft:
-            draft.write_text(json_line(coco_results(rows, predictor, _report)) + "\n", encoding="utf-8")
-
-
-def _save_drawing(path: Path, raw: Any, result: "DetectResult", predictor: "DetectPredictor") -> None:
-    from ..data.sources.boxes import load_image
-    from ..look.draw import draw_objects
-
-    path.parent.mkdir(exist_ok=True)
-    with atomic_write(path) as draft:
-        drawn = draw_objects(load_image(raw), result.objects, predictor.labels.names)
-        drawn.save(draft, "PNG")
+    drawings = [] if draw is None else [DrawingWriter(predictor, draw)]
+    arrays = [] if coco is None else [CocoWriter(predictor, coco)]
+    write_results(predictor, sources, SeveralWriters([LikelyObjects([RecordWriter(), *drawings], threshold), *arrays]))
 
 
 def _report(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Predictions for files that are items, such as images, and the position in long recordings."""
+"""The results of items in lines and files, and the position in long recordings."""
 
 import shutil
 import sys
@@ -7,64 +7,73 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ..errors import UserError
-from ..files import json_line
-from ..messages.base import to_json
+from ..progress import track
 from .inputs import Entry, InputFile, chunks
 
-
-def print_files(predictor: Any, sources: Iterable[InputFile], details: bool) -> None:
-    """Print a line for every file; with `details` a JSON record with its path.
-
-    A file that cannot be read ends the work after the lines before it; with data.invalid=skip it is reported.
-    """
-    skipped = 0
-    for entry, request, result in file_results(predictor, sources, details):
-        if isinstance(result, UserError):
-            skipped += 1
-            print(f"regard: {result}", file=sys.stderr)
-            record = {"path": entry.name, "error": str(result)}
-            line = f"{entry.name}\t"
-        else:
-            record = {"path": entry.name, **to_json(result)} if details else {}
-            line = predictor.format_line(entry.name, request, result)
-        print(json_line(record) if details else line)
-        sys.stdout.flush()
-    print_skipped(skipped)
+if TYPE_CHECKING:
+    from ..tasks.predictor import AnyPredictor
 
 
-def file_results(
-    predictor: Any, sources: Iterable[InputFile], details: bool = False
-) -> Iterator[tuple[Entry, Any, Any]]:
-    """Every file with its request and its result; the result of a file that is skipped is its error."""
-    skip = predictor.run.data.invalid == "skip"
+class Output(NamedTuple):
+    """An item with its request and its result; or with the error of an item that is skipped."""
+
+    entry: Entry
+    request: Any
+    result: Any
+    error: UserError | None = None
+
+
+def results_of(
+    predictor: "AnyPredictor", sources: Iterable[InputFile], details: bool = False
+) -> Iterator[Iterable[Output]]:
+    """The results of all items, as many at a time as are predicted together."""
+    if predictor.item_reader.files is not None:
+        return _file_results(predictor, sources, details)
+    return _text_results(predictor, sources, details)
+
+
+def _text_results(predictor: "AnyPredictor", sources: Iterable[InputFile], details: bool) -> Iterator[Iterable[Output]]:
+    from ..tasks.notices import warn_once
+
+    for chunk in track(chunks(sources), "predicted", size=len):
+        requests = predictor.requests([entry.item for entry in chunk], details)
+        results = predictor.predict_requests(requests)
+        warn_once((notice for result in results for notice in result.notices), len(results))
+        yield map(Output, chunk, requests, results)
+
+
+def _file_results(predictor: "AnyPredictor", sources: Iterable[InputFile], details: bool) -> Iterator[Iterable[Output]]:
+    """Notices name their file. A file that cannot be read ends the work after the results before it, or is skipped."""
     for chunk in chunks(sources, predictor.run.decode.batch):
         requests = predictor.requests([entry.item for entry in chunk], details)
         try:
             with recording_progress(predictor):
-                results = predictor.predict_requests(requests)
+                outputs: Iterable[Output] = list(map(Output, chunk, requests, predictor.predict_requests(requests)))
         except UserError:  # find the file, and predict those before it
-            results = (
-                _predict_one(predictor, entry, request, skip) for entry, request in zip(chunk, requests, strict=True)
-            )
-        for entry, request, result in zip(chunk, requests, results, strict=True):
-            for notice in getattr(result, "notices", ()):
-                warnings.warn(f"{entry.name}: {notice}", stacklevel=2)
-            yield entry, request, result
+            outputs = (_predict_one(predictor, *pair) for pair in zip(chunk, requests, strict=True))
+        yield _with_warnings(outputs)
 
 
-def _predict_one(predictor: Any, entry: Entry, request: Any, skip: bool) -> Any:
+def _with_warnings(outputs: Iterable[Output]) -> Iterator[Output]:
+    for output in outputs:
+        for notice in () if output.error is not None else output.result.notices:
+            warnings.warn(f"{output.entry.name}: {notice}", stacklevel=2)
+        yield output
+
+
+def _predict_one(predictor: "AnyPredictor", entry: Entry, request: Any) -> Output:
     try:
         with recording_progress(predictor):
             (result,) = predictor.predict_requests([request])
     except UserError as error:
         named = error if entry.name in str(error) else UserError(f"{entry.name}: {error}")
-        if skip:
-            return named
+        if predictor.run.data.invalid == "skip":
+            return Output(entry, request, None, named)
         raise named from error
-    return result
+    return Output(entry, request, result)
 
 
 def print_skipped(count: int) -> None:

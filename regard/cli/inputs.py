@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..data.tables.columns import ColumnRule
     from ..data.tables.records import Table
     from ..tasks.predictor import AnyPredictor
+    from ..tasks.reading import FileItems, ItemReader
 
 CHUNK = 1000  # records that are read, processed and printed at a time
 
@@ -74,44 +75,37 @@ class InputReader:
 
     def __init__(self, predictor: "AnyPredictor", changes: dict[str, str], all_fields: bool = False) -> None:
         """`all_fields` keeps all fields of every record."""
-        self.predictor, self.changes, self.all_fields = predictor, changes, all_fields
+        self.run: AnyRun = predictor.run
+        self.reader, self.changes, self.all_fields = predictor.item_reader, changes, all_fields
         self.invalid = changes.get("data.invalid", "refuse")
         self.folders: list[tempfile.TemporaryDirectory[str]] = []  # they live as long as this object
 
     def items(self, names: Sequence[str]) -> list[InputFile]:
         """The items of `predict`: files, for a predictor of files; otherwise the texts in files or stdin."""
-        from ..tasks.predictor import FileItems, LineItems
-
-        if not isinstance(self.predictor, FileItems):
+        if (files := self.reader.files) is None:
             return self.texts(names)
-        if not names and isinstance(self.predictor, LineItems):
-            lines, make_item = open_lines("-"), self.predictor.text_item
+        if not names and (text_item := files.text_item) is not None:
+            lines = open_lines("-")
             numbered = enumerate(decode_lines(lines, "stdin"), 1)
             return [
-                InputFile((Entry(make_item(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)
+                InputFile((Entry(text_item(line), name=f"stdin:{number}") for number, line in numbered), lines.ready)
             ]
         paths: Iterable[str] = names or decode_lines(open_lines("-"), "stdin")  # a name on each line
-        return [InputFile(entries) for entries in map(self._file_items, paths)]
-
-    def _file_items(self, name: str) -> Iterator[Entry]:
-        check_files([name])
-        predictor: Any = self.predictor
-        return (Entry(item, name=place) for place, item in predictor.open_items(name))
+        return [InputFile(_file_items(files, name)) for name in paths]
 
     def texts(self, names: Sequence[str]) -> list[InputFile]:
         """The texts of files, or of stdin."""
-        rule = self.predictor.input_rule()
+        rule = self.reader.item_rule
         if "data.columns" in self.changes:
-            run: AnyRun = self.predictor.run
-            rule = replace(rule, columns=run.data.columns)
+            rule = replace(rule, columns=self.run.data.columns)
         names = names or ["-"]
         prefixes = self._prefixes(names)
         return [self._texts(name, rule, prefix) for name, prefix in zip(names, prefixes, strict=True)]
 
     def examples(self, names: Sequence[str]) -> list[InputFile]:
         """The examples to score: texts, or texts with their targets."""
-        fields, names = self.predictor.fields, names or ["-"]
-        rule, tables = self.predictor.column_rule(fields), [self._is_table(name) for name in names]
+        fields, names = self.reader.fields, names or ["-"]
+        rule, tables = replace(self.reader.rule, required=fields), [self._is_table(name) for name in names]
         if fields == 1 or tables == [True] or names == ["-"]:
             inputs = zip(names, tables, self._prefixes(names), strict=True)
             return [
@@ -132,14 +126,14 @@ class InputReader:
     # Tables
 
     def _is_table(self, name: str) -> bool:
-        return self._format(name) in self.predictor.table_formats
+        return self._format(name) in self.reader.table_formats
 
     def _format(self, name: str) -> str:
         """The format of an input: that of the command line, else by its suffix, else that of the run for files."""
         from ..data.files.open import plain_suffix
         from ..data.tables.open import SUFFIXES
 
-        default = str(getattr(self.predictor.run.data, "format", "auto"))
+        default = str(getattr(self.run.data, "format", "auto"))
         if "data.format" in self.changes and default != "auto":
             return default
         return "text" if name == "-" else SUFFIXES.get(plain_suffix(name), default)
@@ -149,32 +143,35 @@ class InputReader:
             rows, take = self._records(name, rule), self._item
             return InputFile(Entry(prefix + row[0] if prefix else take(row), record) for row, record in rows)
         lines, plain = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
-        items = self.predictor.items(self._watch_tabs(decode_lines(lines, _display_name(name)), name))
-        if self.predictor.multiline or plain:
+        texts = decode_lines(lines, _display_name(name))
+        if (split := self.reader.split) is not None:
+            return InputFile(map(Entry, split(texts)), lines.ready)
+        items = self._watch_tabs(texts, name)
+        if plain:
             return InputFile(map(Entry, items), lines.ready)
-        if self.predictor.columns > 1:
-            return self._lines(name, rule, self.predictor.columns)
-        if self.predictor.field is not None:
-            return InputFile((Entry(*record) for record in parse_records(items, self.predictor.field)), lines.ready)
+        if self.reader.columns > 1:
+            return self._lines(name, rule, self.reader.columns)
+        if self.reader.record_field is not None:
+            return InputFile((Entry(*record) for record in parse_records(items, self.reader.record_field)), lines.ready)
         parsed = parse_rows(items, _display_name(name), self._by_name(rule, "jsonl"))
         return InputFile((Entry(line if row is None else row[0], record) for line, row, record in parsed), lines.ready)
 
     def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> InputFile:
         rows = self._records(name, rule)
-        fields = self.predictor.fields
+        fields = self.reader.fields
         return InputFile(Entry((prefix + row[0], *row[1:fields])) for row, _ in rows)
 
     def _item(self, row: tuple[Any, ...]) -> Any:
         """The item of `predict` in a row: a text, or a pair of texts."""
-        return row[0] if self.predictor.columns == 1 else row[: self.predictor.columns]
+        return row[0] if self.reader.columns == 1 else row[: self.reader.columns]
 
     def _lines(self, name: str, rule: "ColumnRule", fields: int = 0) -> InputFile:
         """Lines to score: a text each, or a source, a tab and a target, or JSON records; or pairs of texts."""
-        lines, fields = open_lines(name), fields or self.predictor.fields
+        lines, fields = open_lines(name), fields or self.reader.fields
         rows = parse_rows(decode_lines(lines, _display_name(name)), _display_name(name), self._by_name(rule, "jsonl"))
-        names = [role.name for role in self.predictor.roles[:fields]]
+        names = [role.name for role in self.reader.roles[:fields]]
         split: Any = split_at_tab if fields == 2 else lambda line, place: (line,)
-        if self.predictor.columns > 1:
+        if self.reader.columns > 1:
             split = partial(split_at_tabs, names=names)
         numbered = enumerate(rows, 1)
         items = (
@@ -230,7 +227,7 @@ class InputReader:
 
     def _prefixes(self, names: Sequence[str]) -> Sequence[str]:
         """The prefix of the texts of each table, as in evaluation; lines already have it."""
-        prefixes = getattr(self.predictor.run.data, "prefixes", ())
+        prefixes = getattr(self.run.data, "prefixes", ())
         tables = sum(map(self._is_table, names))
         if not prefixes or not tables:
             return [""] * len(names)
@@ -242,11 +239,11 @@ class InputReader:
 
     def _watch_tabs(self, lines: Iterable[str], name: str) -> Iterator[str]:
         """The lines; the first with a tab prints how to read columns, if the run was trained on a table."""
-        watching = not self.predictor.multiline
+        watching = True
         for line in lines:
             if watching and "\t" in line:
                 watching = False
-                if trained_on_table(self.predictor):
+                if trained_on_table(self.run, self.reader):
                     notice = "the lines contain tabs and are read whole; data.format=tsv reads columns"
                     print(f"regard: {_display_name(name)}: {notice}", file=sys.stderr)
             yield line
@@ -265,18 +262,23 @@ def read_record(predictor: "AnyPredictor", changes: dict[str, str], name: str, n
     raise UserError(f"--record is {number}, and {name} has {count} records; give a number from 1 to {count}")
 
 
-def trained_on_table(predictor: "AnyPredictor") -> bool:
+def trained_on_table(run: "AnyRun", reader: "ItemReader") -> bool:
     """True if the training data of the run are a table."""
     from ..data.files.in_memory import IN_MEMORY
     from ..data.tables.open import file_format
 
-    run: AnyRun = predictor.run
     train = run.data.train
     if not train:
         return False
-    default = "tsv" if len(train) == 1 and len(predictor.roles) > 1 else "text"
+    default = "tsv" if len(train) == 1 and len(reader.roles) > 1 else "text"
     name = str(train[0][0])
     return name.endswith(IN_MEMORY) or file_format(name, run.data.format, default) != "text"
+
+
+def _file_items(files: "FileItems", name: str) -> Iterator[Entry]:
+    """The items in a file, which is opened when the first is read."""
+    check_files([name])
+    return (Entry(item, name=place) for place, item in files.open(name))
 
 
 def zip_lines(names: Sequence[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:

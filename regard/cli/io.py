@@ -7,19 +7,15 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..files import json_line
-from ..progress import track
 from .arguments import QUIET
-from .inputs import InputFile, chunks
-from .records import Record, merge_record
+from .records import Record
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
-
-Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, float]] | None  # a result
 
 
 # --- arguments and models --------------------------------------------------------------------------------------------
@@ -137,53 +133,10 @@ class FactPrinter(logging.Handler):
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def one_line(text: Line) -> str:
-    """A text on one line; several (decode.strategy.n, decode.top) separated by tabs, a label with its probability."""
-    if isinstance(text, list):
-        return "\t".join(one_line(item).replace("\t", " ") for item in text)
-    if isinstance(text, float) or text is None:  # the number of a regressor; an empty text has none
-        return "" if text is None else f"{text:.7g}"
-    if isinstance(text, tuple):
-        return one_line(f"{text[0]} {text[1]:.4f}")
-    return text.replace("\r", " ").replace("\n", " ")
-
-
 def print_records(records: Iterable[object]) -> None:
     """Print each record (a dict or a dataclass) as JSON on one line."""
     for record in records:
         print(json_line(plain_fields(record)))
-
-
-def print_predictions(predictor: "AnyPredictor", sources: Iterable[InputFile], details: bool) -> None:
-    """Print the result of every record: as JSON if `details` is set or the predictor prints records, else as a line."""
-    from ..tasks.predictor import FileItems
-    from .files import print_files
-
-    if isinstance(predictor, FileItems):
-        print_files(predictor, sources, details or predictor.prints_records)
-        return
-    for chunk in track(chunks(sources), "predicted", size=len):
-        results = predictor.predict([entry.item for entry in chunk], details)
-        for entry, result in zip(chunk, results, strict=True):
-            if details and entry.record is not None:
-                print(json_line(merge_record(entry.record, plain_fields(result))))
-            elif details:
-                print(json_line(plain_fields(result)))
-            elif entry.record is not None and predictor.output is not None:
-                print(json_line(result_record(predictor, entry.record, result)))
-            else:
-                sys.stdout.write((result if predictor.multiline else one_line(result)) + "\n")
-        sys.stdout.flush()
-
-
-def result_record(predictor: "AnyPredictor", record: Record, result: Line) -> Record:
-    """The record with its result: in the column of the target if it has one, such as `tags`, else in a new field."""
-    assert predictor.output is not None
-    lower = [name.lower() for name in record]
-    places = [place for role in predictor.roles[1:] for place in role.find(lower, ())]
-    if places:
-        return record | {list(record)[places[0]]: result}
-    return merge_record(record, {predictor.output: result})
 
 
 def plain_fields(record: object) -> Record:
@@ -198,7 +151,7 @@ def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) ->
     """
     from ..tasks.predictor import Streaming
 
-    if predictor.field != "prompt" or not isinstance(predictor, Streaming):
+    if predictor.item_reader.record_field != "prompt" or not isinstance(predictor, Streaming):
         raise UserError("--prompt is for language models, but this run is none; give it lines of text instead")
     if details:
         print_records([predictor.predict(prompt, details=True)])

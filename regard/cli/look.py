@@ -77,7 +77,6 @@ def look(
 ) -> None:
     """Write the attention weights as a page, a picture or numbers; or measure what heads and tokens contribute."""
     from ..look import check_view_path
-    from ..tasks.predictor import FileItems
 
     changes, texts = split_arguments(arguments or [])
     measure = Measure(heads, data, effect, word, lens, saliency, deletion, examples)
@@ -91,7 +90,7 @@ def look(
     predictor = load_predictor(run, changes, None, False, mute)
     if norms:
         predictor = predictor.norm_weighted()
-    if isfile(texts[0]) and not isinstance(predictor, FileItems):
+    if isfile(texts[0]) and predictor.item_reader.files is None:
         texts[0] = read_record(predictor, changes, texts[0], record or 1)
     elif record is not None:
         raise UserError(f"--record is {record}, but {texts[0]!r:.60} is a text and not a file; leave it out")

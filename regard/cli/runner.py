@@ -16,9 +16,9 @@ from typing import Any
 import typer
 
 from ..errors import UserError
+from ..files import format_output
 from ..progress import show_progress
 from .arguments import AFTER_DASHES, QUIET, take_quiet
-from .io import one_line
 
 
 class Terminated(BaseException):
@@ -64,9 +64,8 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
                 "not enough memory; lower decode.batch, decode.strategy.size, decode.max_tokens or train.tokens, or "
                 "use a smaller model"
             )
-        print_error(
-            f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (REGARD_TRACEBACK=1 shows where)"
-        )
+        message = f"{type(error).__name__}: {format_output(str(error))}"
+        print_error(f"this is a bug in regard: {message} (REGARD_TRACEBACK=1 shows where)")
         if os.environ.get("REGARD_TRACEBACK") == "1":
             traceback.print_exception(error)
         return 1
@@ -147,7 +146,7 @@ def find_verb(arguments: list[str], with_value: set[str]) -> str | None:
 
 def usage_message(error: Any) -> str:
     """The message of a click UsageError in the form of regard's own."""
-    sentence = one_line(error.format_message()).rstrip(".")
+    sentence = format_output(error.format_message()).rstrip(".")
     verb = error.ctx.command_path if error.ctx else "regard"
     return f"{sentence[:1].lower()}{sentence[1:]}; `{verb} --help` shows what is expected"
 

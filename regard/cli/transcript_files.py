@@ -1,7 +1,6 @@
 """Transcripts in files on the command line (--out, --format): a file holds the transcript of one recording."""
 
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -12,8 +11,9 @@ from ..errors import UserError
 from ..files import atomic_write, json_line
 from ..formats.subtitles import FORMATS, SECONDS
 from ..messages.base import to_json
-from .files import file_results, free_name, print_skipped
+from .files import Output, free_name, print_skipped
 from .inputs import Entry, InputFile
+from .writers import ResultWriter, write_results
 
 NAMES = (*FORMATS, "json")
 EXPECTED = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
@@ -65,21 +65,9 @@ def save_transcripts(
             "write its output to a file with > FILE"
         )
     sources = _one_recording(sources, [output for output in outputs if not output.is_folder])
-    planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being transcribed
-    skipped = 0
     details = needs_words({name for output in outputs for name in output.formats}, predictor.longest_segment)
-    for entry, _, result in file_results(predictor, _plan_files(sources, outputs, inputs, planned), details):
-        files = planned.popleft()
-        if isinstance(result, UserError):
-            skipped += 1
-            print(f"regard: {result}", file=sys.stderr)
-            continue
-        for name, path in files:
-            record = {"path": entry.name, **to_json(result)} if name == "json" else {}
-            text = f"{json_line(record)}\n" if name == "json" else FORMATS[name](result)
-            _write(path, text)
-            print(f"{entry.name}\t{path}", flush=True)
-    print_skipped(skipped)
+    writer = TranscriptWriter(outputs, inputs, details)
+    print_skipped(write_results(predictor, writer.plan_files(sources), writer))
 
 
 def needs_words(formats: set[str], longest: float) -> bool:
@@ -104,29 +92,43 @@ def _one_recording(sources: Sequence[InputFile], files: Sequence[TranscriptOutpu
     return [InputFile(first)]
 
 
-def _plan_files(
-    sources: Iterable[InputFile],
-    outputs: Sequence[TranscriptOutput],
-    inputs: Sequence[str],
-    planned: deque[list[tuple[str, Path]]],
-) -> Iterator[InputFile]:
-    """The sources; when a recording is read, its files and formats are appended to `planned`."""
-    used_names: list[set[str]] = [set() for _ in outputs]
-    input_paths = {Path(name).resolve() for name in inputs}
+class TranscriptWriter(ResultWriter):
+    """A file for every recording and format; stdout names the recording and the file."""
 
-    def files(entry: Entry) -> Iterator[tuple[str, Path]]:
-        for (path, formats, is_folder), names in zip(outputs, used_names, strict=True):
+    def __init__(self, outputs: Sequence[TranscriptOutput], inputs: Sequence[str], details: bool) -> None:
+        self.outputs, self.details = outputs, details
+        self.inputs = {Path(name).resolve() for name in inputs}
+        self.used_names: list[set[str]] = [set() for _ in outputs]
+        self.planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being transcribed
+
+    def plan_files(self, sources: Iterable[InputFile]) -> Iterator[InputFile]:
+        """The sources; when a recording is read, its files are chosen, and refused if they would replace another."""
+
+        def entries(source: InputFile) -> Iterator[Entry]:
+            for entry in source.entries:
+                self.planned.append(list(self._files(entry)))
+                yield entry
+
+        return (InputFile(entries(source), source.ready) for source in sources)
+
+    def _files(self, entry: Entry) -> Iterator[tuple[str, Path]]:
+        for (path, formats, is_folder), names in zip(self.outputs, self.used_names, strict=True):
             for name in formats:
                 file = path / free_name(entry.name, names, f".{name}") if is_folder else path
-                _refuse_loss(file, entry, input_paths, is_folder and name == "txt")
+                _refuse_loss(file, entry, self.inputs, is_folder and name == "txt")
                 yield name, file
 
-    def entries(source: InputFile) -> Iterator[Entry]:
-        for entry in source.entries:
-            planned.append(list(files(entry)))
-            yield entry
+    def write(self, output: Output) -> None:
+        for name, path in self.planned.popleft():
+            record = {"path": output.entry.name, **to_json(output.result)} if name == "json" else {}
+            text = f"{json_line(record)}\n" if name == "json" else FORMATS[name](output.result)
+            path.parent.mkdir(exist_ok=True)
+            with atomic_write(path) as draft:
+                draft.write_text(text, encoding="utf-8", newline="\n")
+            print(f"{output.entry.name}\t{path}", flush=True)
 
-    return (InputFile(entries(source), source.ready) for source in sources)
+    def skip(self, entry: Entry, error: UserError) -> None:
+        self.planned.popleft()
 
 
 def _refuse_loss(file: Path, entry: Entry, inputs: set[Path], maybe_transcript: bool) -> None:
@@ -135,9 +137,3 @@ def _refuse_loss(file: Path, entry: Entry, inputs: set[Path], maybe_transcript: 
         raise UserError(f"{file} is an input and would be replaced; choose another name (--out)")
     if maybe_transcript and file.exists() and file.resolve().parent == Path(entry.name).resolve().parent:
         raise UserError(f"{file} lies beside {entry.name} and may be its transcript; choose another folder (--out)")
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with atomic_write(path) as draft:
-        draft.write_text(text, encoding="utf-8", newline="\n")

@@ -6,6 +6,7 @@ import re
 from ..errors import UserError
 from ..files import Json, JsonObject
 from .merge import flatten, format_value
+from .renamed import moved_key
 from .run import ResolvedRun
 from .schema import SchemaField, choices_of_run, schema_of_run
 
@@ -16,6 +17,7 @@ def explain_setting(recipe: str, resolved: ResolvedRun, key: str) -> list[JsonOb
     It has meaning, range, default, value and origin, and what the kinds of a slot are.
     """
     values = dict(flatten(resolved.run.dump()))
+    key = moved_key(key, values)
     keys = [name for name in values if key in (name, "all") or name.startswith(f"{key}.")]
     if not keys:
         groups = {name[: place.start()] for name in values for place in re.finditer(r"\.", name)}

@@ -5,15 +5,24 @@ import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Generic, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, cast
 
-from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    SkipValidation,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import TypeVar
 
 from ..errors import UserError
 from ..files import JsonObject
 from ..html import html_table
 from .data.base import Data
+from .data.texts import TokenizerConfig
 from .family import FamilySettings, family_of
 from .merge import (
     Settings,
@@ -60,7 +69,7 @@ class Run(Base, Generic[D, X, M, L]):
     pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2; `regard prune` sets
     # them
     data: SerializeAsAny[D] = _section()  # data, tokenizer, decode, eval: the types depend on the task
-    tokenizer: Any = _section()
+    tokenizer: Annotated[TokenizerConfig, SkipValidation()] = _section()
     train: Train[L] = _section()
     decode: SerializeAsAny[X] = _section()
     eval: Any = _section()

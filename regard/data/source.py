@@ -104,6 +104,20 @@ def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class FieldValues(LazySequence[object]):
+    """The values of one field of a source, such as images or texts."""
+
+    examples: Source
+    field: int
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def item(self, index: int) -> object:
+        return self.examples.field(index, self.field)
+
+
+@dataclass(frozen=True)
 class FieldTexts(LazySequence[str]):
     """The texts of some fields of a source: all texts of the first field, then all of the next."""
 
@@ -135,8 +149,18 @@ class InMemorySource(Source):
         return f"{self.name}, example {index + 1}"
 
     def fingerprint(self) -> str:
-        parts = "\0".join(self.text(i, field) for i, fields in enumerate(self.examples) for field in range(len(fields)))
+        values = (self.text(i, field) for i, fields in enumerate(self.examples) for field in range(len(fields)))
+        parts = "\0".join(value if isinstance(value, str) else array_digest(value) for value in values)
         return hashlib.blake2b(parts.encode("utf-8"), digest_size=16).hexdigest()
+
+
+def array_digest(media: Any) -> str:
+    """Identifies an image, samples or another array in memory."""
+    media = media.detach().float().cpu().numpy() if hasattr(media, "detach") else media
+    size = getattr(media, "size", 0)
+    shape = f"{getattr(media, 'mode', '')}{getattr(media, 'dtype', '')}{getattr(media, 'shape', size)}"
+    content = media if isinstance(media, bytes) else media.tobytes()
+    return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
 
 
 # --- views -----------------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class ImageTowerConfig(TowerConfig):
         return self
 
     def build(self, bins: int) -> "Tower":
+        """A tower with these settings."""
         return ImageTower(self)
 
 
@@ -80,6 +81,7 @@ class SoundTowerConfig(TowerConfig):
     feed: Feed = slots.Feed()
 
     def build(self, bins: int) -> "Tower":
+        """A tower with these settings."""
         return SoundTower(self, bins)
 
 

@@ -14,6 +14,7 @@ from ..adapt.mute import HeadGates, HeadMeans, Means
 from ..config.task_settings import Metric, task_settings
 from ..look.draw import Axis, draw_matrices
 from ..tasks.base import Metrics, Record
+from ..tasks.label.baselines import without_baselines
 from ..tasks.muting import private_copy
 from ..tasks.predictor import AnyPredictor
 
@@ -53,10 +54,10 @@ def measure_effect(
 ) -> EffectReport:
     """Evaluate the run once with every head muted, by zeros and by the mean of its output over the data."""
     private = private_copy(predictor, "--effect")
-    private.with_baselines = False
     means = _mean_outputs(predictor, data)
     gates = HeadGates(private.module)
-    metric, score = _choose_metric(predictor, private.evaluate(data))
+    with without_baselines():
+        metric, score = _choose_metric(predictor, private.evaluate(data))
     heads = [head for site in gates.sites for head in site.heads]
     effects, started = [], time.monotonic()
     for number, head in enumerate(heads, 1):
@@ -78,7 +79,7 @@ def _drop(
     means: Means | None,
 ) -> float:
     gates.mute([head], means)
-    with warnings.catch_warnings():
+    with without_baselines(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the data were reported by the first evaluation
         muted = float(private.evaluate(data)[metric.name])
     return score - muted if metric.higher_is_better else muted - score
@@ -86,9 +87,8 @@ def _drop(
 
 def _mean_outputs(predictor: AnyPredictor, data: Any) -> dict[str, torch.Tensor]:
     private = private_copy(predictor, "--effect")
-    private.with_baselines = False
     means = HeadMeans(private.module)
-    with warnings.catch_warnings():
+    with without_baselines(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         private.evaluate(data)
     return means.means()

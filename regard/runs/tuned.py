@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from ..config.data.base import DataFiles
 from ..config.merge import one_of
 from ..config.run import Run
 from ..config.run_folder import read_run
-from ..data.tables.columns import ColumnRule
 from ..decode.engine.answer import Answer, Emit
 from ..decode.engine.engine import Engine
 from ..errors import UserError
@@ -31,6 +30,7 @@ from ..parts.layer import smallest_context
 from ..processors.base import Processor
 from ..tasks.base import Metrics, group_indices
 from ..tasks.predictor import AnyPredictor, PlainResult
+from ..tasks.reading import ItemReader
 from .pretrained import Pretrained
 
 WEIGHTS = "model.safetensors"
@@ -209,10 +209,9 @@ class AdapterSwitch(AnyPredictor):
 
     def use(self, name: str) -> "AdapterSwitch":
         """Select a predictor by name."""
-        selected = self[name]
+        if name not in self.predictors:
+            raise unknown_adapter(name, self.predictors)
         self.name = name
-        for attribute in ("fields", "roles", "table_formats", "field", "output", "multiline"):
-            setattr(self, attribute, getattr(selected, attribute))
         return self
 
     @property
@@ -293,14 +292,12 @@ class AdapterSwitch(AnyPredictor):
     def is_item(self, x: object) -> bool:
         return self.selected.is_item(x)
 
-    def items(self, lines: Iterable[str]) -> Iterator[str]:
-        return self.selected.items(lines)
+    @property
+    def item_reader(self) -> ItemReader:
+        return self.selected.item_reader
 
-    def column_rule(self, required: int = 1) -> ColumnRule:
-        return self.selected.column_rule(required)
-
-    def input_rule(self) -> ColumnRule:
-        return self.selected.input_rule()
+    def format_line(self, name: str, request: Request, result: Result) -> str:
+        return self[request.adapter or self.name].format_line(name, request, result)
 
     @property
     def processors(self) -> dict[str, Processor]:

@@ -5,7 +5,7 @@ batching and JSON come with it. `regard.register(task=FieldTask(…))` adds one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
@@ -20,7 +20,7 @@ from ..data.batch import Batch
 from ..data.datasets.fields import AnyField, ProcessorField
 from ..data.datasets.source_target import SourceTargetDataset
 from ..data.loading.loader import Loader
-from ..data.source import Source
+from ..data.source import FieldValues, Source
 from ..decode.engine.jobs import Head
 from ..families.protocols import as_module
 from ..families.spec import Output
@@ -32,9 +32,11 @@ from ..processors.text.tokenizers import train_tokenizer
 from ..training.objective import LossSum, Objective
 from .base import Metrics, Processors, TrainingJob, build_model, open_split, open_splits, with_head, with_model_settings
 from .predictor import A, PlainResult, Predictor, Q
+from .reading import ItemReader
 from .task import Task
 
 NewProcessor = Callable[[Run, Iterable[Any]], Processor]  # from the values of its field in the training data
+NewField = Callable[[str, Any], AnyField]  # from its name and its processor
 
 
 def text_field(run: Run, texts: Iterable[str]) -> TextProcessor:
@@ -71,7 +73,10 @@ class FieldPredictor(Predictor[Any, Q, A]):
     ) -> None:
         self.task, self.run, self._processors, self.device = task, run, dict(processors), device
         self.model = model.to(device).eval()
-        self.fields = len(self._processors)
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, fields=len(self._processors))
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -95,7 +100,9 @@ class FieldPredictor(Predictor[Any, Q, A]):
 
     def dataset(self, examples: Source) -> SourceTargetDataset:
         """The examples as training reads them."""
-        source, target = (self.task.training_field(name, processor) for name, processor in self._processors.items())
+        source, target = (
+            self.task.fields.get(name, ProcessorField)(name, processor) for name, processor in self._processors.items()
+        )
         return SourceTargetDataset(examples, source, target, self.run.data, self.run.train)
 
     def metrics(self, examples: Source) -> dict[str, float]:
@@ -152,7 +159,8 @@ class FieldTask(Generic[Q, A]):
     read: Callable[[DataFiles, Any], Source]  # files and data.* as examples
     embedded: Callable[[str], Source]  # the examples of a split without files
     model: Mapping[str, object] = field(default_factory=dict)  # settings of the model that the task decides
-    training_field: Callable[[str, Processor], AnyField] = ProcessorField  # of the name and processor of a field
+    sizes: Callable[[Processors], Mapping[str, object]] = lambda processors: {}  # and those that the processors decide
+    fields: Mapping[str, NewField] = field(default_factory=dict)  # how training reads fields, if not by ProcessorField
 
     @property
     def TASK(self) -> Task:
@@ -173,8 +181,9 @@ class FieldTask(Generic[Q, A]):
         """Open the data and make the processors that are not kept; writes no file."""
         splits = open_splits(run, self.data_split)
         columns = enumerate(self.processors.items())
-        made = {name: kept.get(name) or new(run, splits["train"].texts(number)) for number, (name, new) in columns}
-        run = self._with_sizes(run, made.values())
+        train = splits["train"]
+        made = {name: kept.get(name) or new(run, FieldValues(train, number)) for number, (name, new) in columns}
+        run = self._with_sizes(run, made)
         predictor = self.predictor(self, run, build_model(run), made, device)
         return FieldJob(predictor, splits)
 
@@ -185,12 +194,13 @@ class FieldTask(Generic[Q, A]):
 
     def size_without_data(self, run: Run) -> Run:
         """The run with the sizes of a model without data."""
-        return self._with_sizes(run, ())
+        return self._with_sizes(run, {})
 
-    def _with_sizes(self, run: Run, processors: Iterable[Processor]) -> Run:
-        vocabularies = [text.tokenizer.size for text in processors if isinstance(text, TextProcessor)]
+    def _with_sizes(self, run: Run, processors: Processors) -> Run:
+        vocabularies = [text.tokenizer.size for text in processors.values() if isinstance(text, TextProcessor)]
         sizes = {"vocab": max(*vocabularies, run.model.vocab if run.start else 0)} if vocabularies else {}
         if not sizes and "tokens" in self.reads:
             sizes = {"vocab": run.model.vocab or run.tokenizer.vocab}
-        settings = {name: value for name, value in self.model.items() if name != "head"}
-        return with_head(with_model_settings(run, **sizes, **settings), str(self.model.get("head", "")))
+        model = {**self.model, **(self.sizes(processors) if processors else {})}
+        head = str(model.pop("head", ""))
+        return with_head(with_model_settings(run, **sizes, **model), head)

@@ -17,14 +17,14 @@ from ..config.data.base import DataFiles
 from ..config.run import Run
 from ..data.sources.data_files import evaluation_files
 from ..data.sources.media import RawValue
-from ..data.tables.columns import TEXT, ColumnRule, Role
-from ..data.tables.open import SUFFIXES
+from ..data.tables.columns import TEXT
 from ..decode.engine.activity import Start
 from ..decode.engine.answer import Answer, Emit
 from ..decode.engine.engine import Engine
 from ..decode.engine.jobs import ModelContext, Program
 from ..errors import UserError
 from ..families.protocols import as_module
+from ..files import format_output
 from ..html import html_table
 from ..look import AttentionView, Which
 from ..look.states import Layers, hidden_states
@@ -37,6 +37,7 @@ from ..parts import Inputs
 from ..processors.base import Processor
 from .base import Metrics
 from .notices import warn_once
+from .reading import ItemReader, reader_of
 from .saving import save_predictor
 
 Item = TypeVar("Item")  # the input of a prediction: a text, or the words of a sentence
@@ -63,15 +64,6 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     run: Run
     model: Any  # an nn.Module with the methods that its task calls; Python cannot type both at once
     device: torch.device
-    fields = 1  # number of fields of an example to score: a text, or a text and its target
-    columns = 1  # number of table columns of an item to predict from: 2 for a pair of texts
-    roles: tuple[Role, ...] = (TEXT,)  # the columns of its examples in a table
-    table_formats: frozenset[str] = frozenset(SUFFIXES.values())  # other files are read as lines
-    field: str | None = None  # the field of a JSON record that holds the text
-    output: str | None = None  # the field of a record that gets the result; None: the result is printed as a line
-    prints_records = False  # True: the command line prints a JSON record for every item, also without --json
-    with_baselines = True  # an evaluation also reports baselines, if there are some
-    multiline = False  # True: an item may have several lines, and so may its prediction
     is_ensemble = False  # True: several models answer together
     folder_of_run: Path | None = None  # the run folder that it was loaded from
     window = 1 << 16  # requests whose inputs are in memory at once
@@ -255,17 +247,14 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         """Compare the outputs of several predictors with those of the first: signatures, and a result for each."""
         raise UserError("these runs predict no texts or labels, so there is nothing to compare; compare their metrics")
 
-    def column_rule(self, required: int = 1) -> ColumnRule:
-        """The rule that chooses the columns of a table; the first `required` roles must be there."""
-        return rule_of(self.run, self.roles, required)
+    @property
+    def item_reader(self) -> ItemReader:
+        """How files and stdin become items."""
+        return reader_of(self.run, TEXT)
 
-    def input_rule(self) -> ColumnRule:
-        """The rule that chooses the column of a table for `predict`."""
-        return self.column_rule()
-
-    def items(self, lines: Iterable[str]) -> Iterator[str]:
-        """The items in a stream of lines."""
-        return iter(lines)
+    def format_line(self, name: str, request: RequestType, result: ResultType) -> str:
+        """The line that the command line prints for an item; `name` is that of an item in a file."""
+        return format_output(self.plain_result(request, result))
 
     @staticmethod
     def ensemble(predictors: Mapping[str, Any]) -> "AnyPredictor":
@@ -295,25 +284,6 @@ class Streaming(Protocol):
 
 
 @runtime_checkable
-class FileItems(Protocol):
-    """A predictor whose items are files, such as images: the command line gives it files, not lines."""
-
-    def open_items(self, name: str) -> Iterable[tuple[str, Any]]:
-        """The items in a file, a folder, an archive or a table of paths, each with its name."""
-
-    def format_line(self, name: str, request: Any, result: Any) -> str:
-        """The line that the command line prints for an item without --json."""
-
-
-@runtime_checkable
-class LineItems(Protocol):
-    """A predictor of files whose items may also be texts: lines of stdin are texts, not names of files."""
-
-    def text_item(self, line: str) -> Any:
-        """A line as an item."""
-
-
-@runtime_checkable
 class Embedding(Protocol):
     """A predictor that gives vectors of its items."""
 
@@ -332,12 +302,6 @@ def begin(answer: Coroutines[Q, A], request: Q, emit: Emit | None) -> Program[A]
             "over their base: regard.load(base, tune={name: folder})"
         )
     return answer(request, emit)
-
-
-def rule_of(run: Run, roles: tuple[Role, ...], required: int) -> ColumnRule:
-    """The rule for the columns of a run; some tasks read no tables."""
-    named = {name: getattr(run.data, name) for name in ("columns", "header", "names") if name in vars(run.data)}
-    return ColumnRule(roles, **named, required=required)
 
 
 def states_of(predictor: AnyPredictor, x: object, layers: Layers) -> Tensor | list[Tensor]:

@@ -16,7 +16,8 @@ from ..tasks.predictor import AnyPredictor
 
 CLOSE = 1e-4  # relative, between numbers that were computed in other batches
 TINY: dict[str, object] = {
-    "model.size": "tiny", "train.warmup": 1, "train.save_every": 1, "train.tensorboard": False, "device": "cpu",
+    "model.size": "tiny", "train.warmup": 1, "train.save_every": 1, "train.eval_every": 1,
+    "train.tensorboard": False, "device": "cpu",
 }  # fmt: skip
 
 

@@ -20,6 +20,9 @@ from regard.cli import app as cli
 from regard.config.strategies import Greedy
 from regard.data.tables.columns import SOURCE, TARGET, TEXT, ColumnRule
 from regard.errors import UserError
+from regard.files import format_output
+from regard.messages.base import Result
+from regard.tasks.reading import ItemReader
 
 SURFACE = {
     "demo": ["--out"],
@@ -75,30 +78,41 @@ SURFACE = {
 }
 
 
-@dataclasses.dataclass
-class Record:
+@dataclasses.dataclass(frozen=True)
+class Record(Result):
     text: str
 
 
-class FakePredictor:
+def fake_reader(*roles, **named):
+    rule = ColumnRule(roles, required=1)
+    return ItemReader(rule, rule, fields=len(roles), table_formats=frozenset({"tsv"}), **named)
+
+
+class FakeAnswers:
+    """Answers every text with upper case."""
+
+    def requests(self, items, details=False):
+        return list(items)
+
+    def predict_requests(self, requests):
+        self.calls.append(("predict", len(requests)))
+        return [Record(text.upper()) for text in requests]
+
+    def plain_result(self, request, result):
+        return result.text
+
+    def format_line(self, name, request, result):
+        return format_output(result.text)
+
+
+class FakePredictor(FakeAnswers):
     """A fake translator: it returns upper case."""
 
-    fields, columns, field, output, multiline = 2, 1, None, None, False
-    roles, table_formats = (SOURCE, TARGET), frozenset({"tsv"})
+    item_reader = fake_reader(SOURCE, TARGET)
     run = types.SimpleNamespace(data=types.SimpleNamespace(format="auto", train=()))
-    items = staticmethod(iter)
-
-    def column_rule(self, required=1):
-        return ColumnRule(self.roles, required=required)
-
-    input_rule = column_rule
 
     def __init__(self, calls):
         self.calls = calls
-
-    def predict(self, texts, details=False):
-        self.calls.append(("predict", len(texts)))
-        return [Record(text.upper()) if details else text.upper() for text in texts]
 
     def score(self, sources, targets, details=False):
         self.calls.append(("score", sources, targets))
@@ -394,17 +408,10 @@ def test_score(api, feed, capsys, tmp_path, monkeypatch):
     assert run_cli(capsys, "score", "run", "b", "a")[2] == "regard: b has 4 lines and a has 2; expected equally many\n"
 
 
-class FakeLanguagePredictor:
+class FakeLanguagePredictor(FakeAnswers):
     """A fake language model."""
 
-    fields, columns, field, output, multiline = 1, 1, "prompt", "text", False
-    roles, table_formats = (TEXT,), frozenset({"tsv"})
-    items = staticmethod(iter)
-
-    def column_rule(self, required=1):
-        return ColumnRule(self.roles, required=required)
-
-    input_rule = column_rule
+    item_reader = fake_reader(TEXT, record_field="prompt", result_field="text")
 
     def __init__(self, calls):
         self.calls = calls
@@ -457,10 +464,14 @@ def test_look_and_list(api, capsys):
 FAKE = """
 import sys, types, regard
 from regard.data.tables.columns import TEXT, ColumnRule
+from regard.tasks.reading import ItemReader
 api = types.ModuleType("regard.api")
 data = types.SimpleNamespace(format="auto", train=())
-fake = types.SimpleNamespace(predict=lambda texts, details: texts, items=iter, field=None, output=None, multiline=False)
-fake.columns, fake.table_formats, fake.run, fake.input_rule = 1, (), types.SimpleNamespace(data=data), lambda: ColumnRule((TEXT,))
+rule = ColumnRule((TEXT,))
+result = types.SimpleNamespace(notices=())
+fake = types.SimpleNamespace(item_reader=ItemReader(rule, rule, table_formats=()), run=types.SimpleNamespace(data=data))
+fake.requests, fake.predict_requests = lambda texts, details: texts, lambda texts: [result] * len(texts)
+fake.format_line = lambda name, text, result: text
 api.load = lambda *_, **__: fake
 sys.modules["regard.api"] = regard.api = api
 from regard.cli import main

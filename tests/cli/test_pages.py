@@ -26,7 +26,11 @@ from benchmarks import heads
 from regard.cli import files as recording_files
 from regard.cli import main
 from regard.config import registry
+from regard.config.train import Train
+from regard.data.datasets.fields import ProcessorField
+from regard.data.datasets.source_target import SourceTargetDataset
 from regard.processors.base import PROCESSORS
+from regard.processors.labels import LabelProcessor, LabelSet
 from regard.testing import laws_of
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
@@ -106,6 +110,32 @@ def check_extend(run: PageRun) -> None:
             code, _, err = captured(lambda name=name: main(["predict", f"runs/{name}"]), b"text\n")
             assert code == 2 and f"={word}, which is not built in; install the plugin" in err, err
             assert err.count("\n") == 1
+
+
+def check_modalities(run: PageRun) -> None:
+    lines = [line.split("\t") for line in run.of("regard --plugin activity.py predict").lines]
+    names = [f"series/test/{name}.npy" for name in ("run/1", "run/3", "run/5", "run/7", "walk/0")]
+    assert [line[0] for line in lines] == names and [line[1] for line in lines] == ["run"] * 4 + ["walk"]
+    assert "accuracy 1.0000" in run.of("regard --plugin activity.py eval").out
+    assert len(run.of("python test_activity.py").lines) == 6
+    assert Path("runs/activity/series.json").is_file()
+    dataset = activity_dataset()
+    batch, plain = dataset.batch(np.arange(3), 0), dataset.encode([0])
+    assert dataset.measure(np.arange(3)).sizes.tolist() == [[21, 21], [23, 23], [25, 25]]
+    assert not np.allclose(batch["series"].values[0, :21].numpy(), next(iter(plain))[0])
+    bad = ["regard", "--plugin", "activity.py", "eval", "runs/activity", "--data", "bad.tsv"]
+    Path("bad.tsv").write_text("path\tlabel\nabsent.npy\trun\n")
+    code, _, err = captured(lambda: main(bad[1:]))
+    assert code == 2 and "bad.tsv:2: there is no series absent.npy; correct the path or the line" in err
+
+
+def activity_dataset() -> Any:
+    """The data set of docs/modalities.md, of its files."""
+    activity = sys.modules["activity"]
+    examples = activity.LABELED_SERIES.open([["series/train"]], activity.TableData())
+    label = LabelProcessor(LabelSet({"run": 4, "walk": 4}))
+    fields = activity.SeriesField("series", activity.SeriesProcessor(2)), ProcessorField("label", label)
+    return SourceTargetDataset(examples, *fields, activity.TableData(), Train(tokens=100))
 
 
 def check_heads(run: PageRun) -> None:
@@ -337,6 +367,7 @@ RULES = {
     "docs/language.md": Rules(files.write_language),
     "docs/long.md": Rules(files.write_long),
     "docs/look.md": Rules(files.write_look, check_look, TWO_LAYERS),
+    "docs/modalities.md": Rules(check=check_modalities, shrink=False),
     "docs/multimodal.md": Rules(files.write_multimodal, check_multimodal),
     "docs/parallel.md": Rules(files.write_parallel, check_parallel),
     "docs/processors.md": Rules(check=check_processors),

@@ -33,7 +33,7 @@ EXPECTED = """
 13: error: "PairData" has no attribute "bins"  [attr-defined]
 14: error: "LabelLoss" has no attribute "glancing"  [attr-defined]
 15: error: "Data" has no attribute "locales"  [attr-defined]
-16: error: Incompatible types in assignment (expression has type "Run[LabelData, ClassifyDecode, Any, LabelLoss]", variable has type "Run[PairData, Any, Any, TaughtLoss]")  [assignment]
+16: error: Incompatible types in assignment (expression has type "Run[LabelData, ClassifyDecode, Any, LabelLoss]", variable has type "Run[PairData, WritingDecode, Any, TaughtLoss]")  [assignment]
 """
 
 

@@ -326,7 +326,7 @@ def small_settings(recipe: str, changes: Any, sizes: Mapping[str, int] = SIZES) 
         settings["decode.max_tokens"] = 5
     if run.start:
         return settings
-    if dict(run.tokenizer).get("kind") in ("bpe", "wordpiece"):
+    if getattr(run.tokenizer, "kind", "") in ("bpe", "wordpiece"):
         settings["tokenizer.vocab"] = min(run.tokenizer.vocab, 370)
     return settings | dict(lowered(run.model, "model", sizes))
 

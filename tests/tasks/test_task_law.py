@@ -82,7 +82,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "classify-image",
         {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED, **NO_TEXT},
     ),
-    "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40, **NO_TEXT}),
+    "detect": ("detect", {**FEW, **NO_TEXT, "model.inner": 48, "train.batch": 6, "data.size": 40}),
     "caption": ("caption", {**FEW, **GENERATE, **ENCODER, "model.inner": 48, "train.batch": 6}),
     "transcribe": ("transcribe", {**SPEECH, "data.speed": (0.9, 1.0, 1.1), "data.noise": 0.5, "decode.max_tokens": 6}),
     "multitask": (

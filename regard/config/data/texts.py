@@ -196,8 +196,17 @@ class TokenizerConfig(Base):
     # exactly), or what changes texts before they become tokens
     symbols: Strings = ()  # words that are never split
 
+    @property
+    def shared(self) -> bool:
+        """True if one tokenizer serves all texts."""
+        return True
+
 
 class PairTokenizerConfig(TokenizerConfig):
     """Settings of the tokenizers of pairs of texts."""
 
     joint: bool = True  # one tokenizer for both sides; false: one for each
+
+    @property
+    def shared(self) -> bool:
+        return self.joint

@@ -18,7 +18,7 @@ from ..batch import Batch
 from ..dataset import EncodedExample
 from ..source import Source
 from ..sources.boxes import ExampleImage, Objects, load_image
-from .fields import ExampleField, ImageField, Indices, KnownSizes
+from .fields import Columns, ExampleField, ImageField, Indices, KnownSizes
 from .source_target import SourceTargetDataset
 
 CELL = 16  # pixels of the side of a cell; the budget of a step counts cells
@@ -59,8 +59,8 @@ class ObjectsField(ExampleField[Objects]):
     def known_sizes(self, examples: Source, indices: Indices, sources: Sequence[int] = ()) -> KnownSizes:
         return KnownSizes([0] * len(indices))
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        boxes, labels = zip(*values, strict=True)
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        boxes, labels = columns
         return {"boxes": self.boxes.collate(boxes), "label": self.label.collate(labels)}
 
 

@@ -19,7 +19,7 @@ from ..batch import Batch
 from ..dataset import EncodedExample
 from ..source import Example, Source
 from .collate import pad_tokens
-from .fields import UNLIMITED, AnyField, ExampleField, Indices, KnownSizes
+from .fields import UNLIMITED, AnyField, Columns, ExampleField, Indices, KnownSizes
 from .rows import add_start_end
 from .source_target import SourceTargetDataset
 
@@ -42,8 +42,8 @@ class RowField(ExampleField[str]):
         sizes = [min(length, self.room) + 2 for length in lengths]
         return KnownSizes(sizes, shortened=[length > self.room for length in lengths] if self.element else ())
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        return {self.name: pad_tokens([ids for (ids,) in values], self.tokenizer.pad)}
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        return {self.name: pad_tokens(columns[0], self.tokenizer.pad)}
 
 
 class ContrastiveDataset(SourceTargetDataset):

@@ -1,6 +1,6 @@
 """How training reads the elements of its examples: one field for what a model reads, one for what it learns.
 
-A field of another modality is a processor in a `ProcessorField`, or a class of its own: see docs/extend.md.
+A field of another modality is a processor in a `ProcessorField`, or a class of its own: see docs/modalities.md.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from ...parts.inputs import Inputs
-from ...processors.base import Processor, Rng
+from ...processors.base import Array, Processor, Rng
 from ...processors.image.processor import ImageProcessor
 from ...processors.image.read import RawImage, image_size
 from ...processors.sound.frames import SoundFrames
@@ -25,7 +25,8 @@ STRIDE = 4  # frames of an encoder position
 UNLIMITED = 1 << 20  # patches: images are never too large to train on, they are resized
 UNSIZED = ("labels", "boxes")  # tensors whose sizes the budget does not count
 
-Indices = Sequence[int]
+Indices: TypeAlias = Sequence[int]
+Columns: TypeAlias = Sequence[Sequence[Array]]
 Raw = TypeVar("Raw", contravariant=True)
 
 
@@ -58,8 +59,8 @@ class ExampleField(ABC, Generic[Raw]):
         """The arrays of raw values, the same in every epoch. Token ids are int32."""
 
     @abstractmethod
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        """The inputs of encoded values in a batch, by name."""
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        """The inputs of encoded values in a batch, by name. A column has one array of every value."""
 
     def encode_augmented(self, raw: Raw, rng: Rng) -> EncodedExample:
         """The arrays of a raw value as one epoch uses it, if training changes raw values."""
@@ -80,9 +81,9 @@ class ExampleField(ABC, Generic[Raw]):
         """
         return None
 
-    def count(self, values: Sequence[EncodedExample]) -> int:
+    def count(self, columns: Columns) -> int:
         """What the summed loss of these targets is divided by."""
-        return len(values)
+        return len(columns[0])
 
 
 AnyField: TypeAlias = ExampleField[Any]
@@ -108,8 +109,8 @@ class ProcessorField(ExampleField[object]):
     def known_sizes(self, examples: Source, indices: Indices, sources: Sequence[int] = ()) -> KnownSizes | None:
         return None if self.counted else KnownSizes([0] * len(indices))
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        return {self.name: self.processor.collate([array for (array,) in values])}
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        return {self.name: self.processor.collate(columns[0])}
 
 
 class TextField(ExampleField[str]):
@@ -121,8 +122,8 @@ class TextField(ExampleField[str]):
     def encode(self, raws: Sequence[str]) -> list[EncodedExample]:
         return [(np.array([*row, self.tokenizer.end], np.int32),) for row in self.tokenizer.encode(list(raws))]
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        return {self.name: pad_tokens([ids for (ids,) in values], self.tokenizer.pad)}
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        return {self.name: pad_tokens(columns[0], self.tokenizer.pad)}
 
 
 class ImageField(ExampleField[RawImage]):
@@ -149,8 +150,8 @@ class ImageField(ExampleField[RawImage]):
             return KnownSizes([fixed] * len(indices))
         return KnownSizes([self.image.cost_of_size(*image_size(examples.field(index, 0))) for index in indices])
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        return {self.name: self.image.collate([pixels for (pixels,) in values])}
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        return {self.name: self.image.collate(columns[0])}
 
 
 class SoundField(ExampleField[RawSound]):
@@ -185,5 +186,5 @@ class SoundField(ExampleField[RawSound]):
         recorded = [max(count // sound.hop, 1) for count in samples]  # without the silence that fills a window
         return KnownSizes(frames, long, sorted_by=[*map(min, recorded, frames)])
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        return {self.name: self.sound.collate([frames for (frames,) in values])}
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        return {self.name: self.sound.collate(columns[0])}

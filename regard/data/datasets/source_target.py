@@ -74,9 +74,9 @@ class SourceTargetDataset(Dataset):
         return item[: self.source.arrays], item[self.source.arrays :]
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        sources, targets = zip(*map(self.split, items), strict=True)
-        inputs = {**self.source.collate(sources), **self.target.collate(targets)}
-        return Batch(inputs, self.target.count(targets))
+        columns = list(zip(*items, strict=True))
+        sources, targets = columns[: self.source.arrays], columns[self.source.arrays :]
+        return Batch({**self.source.collate(sources), **self.target.collate(targets)}, self.target.count(targets))
 
     # Sizes
 

@@ -11,7 +11,7 @@ from ...processors.text.tokenizers import Tokenizer
 from ..dataset import EncodedExample
 from ..source import Source
 from .collate import Ids, pad_rows, prompted_targets, valid_mask
-from .fields import STRIDE, ExampleField, Indices, KnownSizes
+from .fields import STRIDE, Columns, ExampleField, Indices, KnownSizes
 
 EncodeTargets: TypeAlias = Callable[[Sequence[str]], list[tuple[Ids, Ids]]]
 """For every text its prompt, which ends in START, and its target tokens, which end in END."""
@@ -53,11 +53,12 @@ class TargetField(ExampleField[str]):
         sizes = [self.size(row) for row in self.encode([examples.text(index, 1) for index in indices])]
         return KnownSizes(sizes, [size > self.limit for size in sizes])
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        return prompted_targets([prompt for prompt, _ in values], [ids for _, ids in values], self.padding)
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        prompts, rows = columns
+        return prompted_targets(prompts, rows, self.padding)
 
-    def count(self, values: Sequence[EncodedExample]) -> int:
-        return sum(len(ids) for _, ids in values)
+    def count(self, columns: Columns) -> int:
+        return sum(map(len, columns[1]))
 
 
 class TranscriptField(TargetField):
@@ -80,10 +81,10 @@ class TranscriptField(TargetField):
         sizes = [self.size(row) for row in rows]
         return KnownSizes(sizes, [size > self.limit for size in sizes], short)
 
-    def collate(self, values: Sequence[EncodedExample]) -> Mapping[str, Inputs]:
-        plain = [ids[:-1] for _, ids in values]
+    def collate(self, columns: Columns) -> Mapping[str, Inputs]:
+        plain = [ids[:-1] for ids in columns[1]]
         transcript = Inputs("tokens", pad_rows(plain, self.padding), valid_mask(plain))
-        return {**super().collate(values), "transcript": transcript}
+        return {**super().collate(columns), "transcript": transcript}
 
 
 def ctc_positions(ids: Ids) -> int:

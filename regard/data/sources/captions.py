@@ -141,7 +141,7 @@ def _records(examples: TableSource, files: ImageFiles | None = None) -> Iterator
 class CaptionedImages(MediaSource):
     """Images with all their captions."""
 
-    noun = "image"
+    medium = IMAGE
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class CaptionedImages(MediaSource):
         whole = list(groups.values())
         self.counts, self.facts = ({}, []) if table is None else (dict(table.counts), table.table.facts())
         usable = self.select((_inspect(group[0], data) for group in whole), data.invalid, IMAGE.skip_hint)
-        self.groups: list[list[CaptionRecord]] = [whole[number] for number in usable.tolist()]
+        self.groups: list[list[CaptionRecord]] = [whole[number] for number in usable]
         if files is not None:
             self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(whole)}
 

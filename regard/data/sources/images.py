@@ -18,10 +18,10 @@ from ...config.data.images import NamedImages
 from ...errors import UserError
 from ...processors.image.read import RawImage, image_problem
 from ..files.open import matching_files, open_decompressed
-from ..source import InMemorySource, Source
+from ..source import InMemorySource, Source, array_digest
 from ..tables.cells import text_value
 from ..tables.columns import MediaValue, Role
-from .media import Medium, array_digest, file_cell
+from .media import Medium, file_cell
 from .pairings import LabeledMedia, read_label
 
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
@@ -40,7 +40,7 @@ def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
 class ImageMedium(Medium[Data]):
     """Images."""
 
-    noun, examples = "image", ".png or .jpg"
+    noun, plural, examples = "image", "images", ".png or .jpg"
     column = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
 
     def is_name(self, name: str) -> bool:

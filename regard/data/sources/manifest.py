@@ -82,8 +82,8 @@ class ManifestSource(MediaSource):
                 yield self._inspect(row, line, data)
 
         usable = self.select(inspected(), data.invalid, SKIP_HINT, data.max_seconds)
-        self.rows = self.rows[usable]
-        self.tags: list[SourceTag] = [tags[number] for number in usable.tolist()]
+        self.rows = self.rows[np.array(usable, int)]
+        self.tags: list[SourceTag] = [tags[number] for number in usable]
 
     def line(self, row: int) -> Line:
         raise NotImplementedError

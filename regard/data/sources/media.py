@@ -39,6 +39,7 @@ class Medium(ABC, Generic[D]):
     """A kind of files, such as images."""
 
     noun: ClassVar[str]  # for messages
+    plural: ClassVar[str]
     examples: ClassVar[str]  # of file names, for messages
     column: Role  # of a table: a path, or the content
 
@@ -60,28 +61,15 @@ class Medium(ABC, Generic[D]):
 
     @property
     def skip_hint(self) -> str:
-        return f"or set data.invalid=skip to leave such {self.noun}s out"
+        return f"or set data.invalid=skip to leave such {self.plural} out"
 
     def missing_in(self, name: str, where: str = "") -> UserError:
-        return UserError(f"{name} has no {self.noun}s; expected files such as {self.examples}{where}")
+        return UserError(f"{name} has no {self.plural}; expected files such as {self.examples}{where}")
 
 
 def is_tree(name: str) -> bool:
     """True for a folder or an archive."""
     return not isinstance(name, InMemory) and (Path(name).expanduser().is_dir() or is_archive(name))
-
-
-def readable(problems: Iterable[str], invalid: str, hint: str) -> tuple[np.ndarray, str]:
-    """The numbers of files without a problem, and the first problem. Without data.invalid=skip, it is raised."""
-    numbers, first = [], ""
-    for number, problem in enumerate(problems):
-        if not problem:
-            numbers.append(number)
-        elif invalid == "skip":
-            first = first or problem
-        else:
-            raise UserError(f"{problem}, {hint}")
-    return np.array(numbers, np.int64), first
 
 
 def file_cell(cell: object) -> object:
@@ -90,15 +78,6 @@ def file_cell(cell: object) -> object:
         content, path = cell["bytes"], str(cell["path"] or "")
         return FileBytes(content, path or "the bytes") if content else path
     return str(os.fspath(cell)) if isinstance(cell, os.PathLike) else cell
-
-
-def array_digest(media: Any) -> str:
-    """Identifies an image or samples in memory."""
-    media = media.detach().float().cpu().numpy() if hasattr(media, "detach") else media
-    size = getattr(media, "size", 0)
-    shape = f"{getattr(media, 'mode', '')}{getattr(media, 'dtype', '')}{getattr(media, 'shape', size)}"
-    content = media if isinstance(media, bytes) else media.tobytes()
-    return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
 
 
 def text_digest(parts: Iterable[str]) -> str:
@@ -112,7 +91,7 @@ def text_digest(parts: Iterable[str]) -> str:
 class MediaSource(Source):
     """Media with their targets, of which some may have been left out."""
 
-    noun: str  # of the medium, for messages
+    medium: Medium[Any]
     problem = ""  # of the first file that was left out
     lengths: np.ndarray | None = None  # in seconds
     most_seconds = math.inf
@@ -122,33 +101,36 @@ class MediaSource(Source):
 
     def select(
         self, inspected: Iterable[tuple[str, float]], invalid: str, hint: str, most: float = math.inf
-    ) -> np.ndarray:
-        """The numbers of the usable files, and their lengths. `inspected` has the problem and the seconds of each."""
-        lengths: list[float] = []
+    ) -> list[int]:
+        """The numbers of the usable files; `inspected` has the problem and the seconds of each, the longest are `most`.
 
-        def problems() -> Iterator[str]:
-            for problem, seconds in inspected:
+        Without data.invalid=skip, a problem is an error, to which `hint` is added.
+        """
+        usable, lengths, unreadable, long = list[int](), list[float](), 0, 0
+        for number, (problem, seconds) in enumerate(inspected):
+            if problem and invalid != "skip":
+                raise UserError(f"{problem}, {hint}")
+            if problem:
+                self.problem, unreadable = self.problem or problem, unreadable + 1
+            elif seconds > most:
+                long += 1
+            else:
+                usable.append(number)
                 lengths.append(seconds)
-                yield problem
-
-        whole, self.problem = readable(problems(), invalid, hint)
-        seconds = np.array(lengths)[whole]
-        short = seconds <= most
-        self.lengths, self.most_seconds = seconds[short] if seconds.any() else None, most
-        self.counts |= {"unreadable": len(lengths) - len(whole), "long": int((~short).sum())}
-        self.counts["examples"] = int(short.sum())
-        usable: np.ndarray = whole[short]
+        self.lengths, self.most_seconds = np.array(lengths) if any(lengths) else None, most
+        self.counts |= {"examples": len(usable), "unreadable": unreadable, "long": long}
         return usable
 
     def report(self) -> list[str]:
+        left_out = f"{self.medium.plural} left out because they"
         reasons = {
-            "long": f"{self.noun}s left out because they are longer than data.max_seconds={self.most_seconds:g}",
-            "no transcript": f"{self.noun}s left out because they have no transcript",
-            "no recording": f"transcripts left out because they have no {self.noun}",
+            "long": f"{left_out} are longer than data.max_seconds={self.most_seconds:g}",
+            "no transcript": f"{left_out} have no transcript",
+            "no recording": f"transcripts left out because they have no {self.medium.noun}",
         }
         facts = [f"{self.counts[key]:,} {why}" for key, why in reasons.items() if self.counts.get(key)]
         count = self.counts.get("unreadable", 0)
-        fact = f"{count:,} {self.noun}s left out because they cannot be read (data.invalid=skip); the first"
+        fact = f"{count:,} {left_out} cannot be read (data.invalid=skip); the first"
         return facts + [f"{fact}: {self.problem}"] * bool(count) + super().report()
 
 
@@ -157,11 +139,11 @@ class MediaTree(MediaSource):
 
     def __init__(self, tree: FileTree, files: Sequence[tuple[str, str]], medium: Medium[D], data: D) -> None:
         """`files` has names and texts."""
-        self.tree, self.name, self.noun = tree, str(tree.path), medium.noun
+        self.tree, self.name, self.medium = tree, str(tree.path), medium
         self.counts = {}
         inspected = (medium.inspect(tree.content(name), data) for name, _ in files)
         usable = self.select(inspected, data.invalid, medium.skip_hint, medium.longest(data))
-        self.files = [files[number] for number in usable.tolist()]
+        self.files = [files[number] for number in usable]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -183,25 +165,25 @@ class MediaTree(MediaSource):
 class MediaTable(TableSource, MediaSource):
     """Files and texts in a table. Paths are relative to the folder of the table."""
 
-    def __init__(self, table: Table, noun: str) -> None:
+    def __init__(self, table: Table, medium: Medium[T]) -> None:
         super().__init__(table)
-        self.noun = noun
+        self.medium = medium
         self._sizes = hashlib.blake2b(digest_size=16)  # of the files
 
-    def leave_out(self, medium: Medium[D], data: D) -> None:
+    def leave_out(self, data: TableData) -> None:
         """Leave out files that cannot be read or are too long, or raise an error."""
-        inspected = (self._inspect(index, medium, data) for index in range(len(self)))
-        usable = self.select(inspected, data.invalid, medium.skip_hint, medium.longest(data))
-        self.rows = np.asarray(self.rows)[usable]
+        inspected = (self._inspect(index, data) for index in range(len(self)))
+        usable = self.select(inspected, data.invalid, self.medium.skip_hint, self.medium.longest(data))
+        self.rows = np.asarray(self.rows)[np.array(usable, int)]
 
-    def _inspect(self, index: int, medium: Medium[D], data: D) -> tuple[str, float]:
+    def _inspect(self, index: int, data: TableData) -> tuple[str, float]:
         """Why the file of a record cannot be read, after the place of the record, and its seconds."""
         raw, where = self.item(index)[0], self.location(index)
         if isinstance(raw, Path):
             if not raw.is_file():
-                return f"{where}: there is no {self.noun} {raw}; correct the path or the line", 0.0
+                return f"{where}: there is no {self.medium.noun} {raw}; correct the path or the line", 0.0
             self._sizes.update(b"%d " % raw.stat().st_size)
-        problem, seconds = medium.inspect(raw, data)
+        problem, seconds = self.medium.inspect(raw, data)
         return f"{where}: {problem}" if problem else "", seconds
 
     def file_name(self, index: int) -> str:
@@ -245,8 +227,8 @@ class Pairing(ABC, Generic[T]):
 
     def open_table(self, pattern: str, data: T) -> Source:
         """The examples in a table of paths, or of media."""
-        examples = MediaTable(self.table(pattern, data), self.medium.noun)
-        examples.leave_out(self.medium, data)
+        examples = MediaTable(self.table(pattern, data), self.medium)
+        examples.leave_out(data)
         return examples
 
     def describe(self, pattern: str) -> str:
@@ -284,7 +266,7 @@ class Pairing(ABC, Generic[T]):
             return ((tree.location(file), tree.content(file)) for file in names)
         if plain_suffix(name) in SUFFIXES:
             rule = column_rule(data, (self.medium.column, self.target), 1)
-            table = MediaTable(open_table([name], rule, "auto", data.invalid), self.medium.noun)
+            table = MediaTable(open_table([name], rule, "auto", data.invalid), self.medium)
             return ((table.file_name(index), table[index][0]) for index in range(len(table)))
         return iter([(name, path)])
 

@@ -48,20 +48,20 @@ class LabeledMedia(Pairing[T]):
         if not names:
             raise self.medium.missing_in(str(tree.path), self.where)
         top = _common_folder(names)
-        _check_folders(tree, names, top, self.medium.noun)
+        _check_folders(tree, names, top, self.medium.plural)
         classes = (PurePosixPath(name).relative_to(top).parts[0] for name in names)
         labels = [read_label(label, self.label_names(data), str(tree.path)) for label in classes]
         return ClassFolders(tree, list(zip(names, labels, strict=True)), self.medium, data)
 
 
-def _check_folders(tree: FileTree, names: Sequence[str], top: PurePosixPath, noun: str) -> None:
+def _check_folders(tree: FileTree, names: Sequence[str], top: PurePosixPath, plural: str) -> None:
     """Refuse files beside the class folders, and folders of splits."""
     classes = [PurePosixPath(name).relative_to(top).parts for name in names]
     for name, parts in zip(names, classes, strict=True):
         if len(parts) < 2:
             raise UserError(
-                f"{tree.location(name)} is in no folder of a class; put the {noun}s of each class into a folder of its "
-                "own, or give a table with the columns path and label"
+                f"{tree.location(name)} is in no folder of a class; put the {plural} of each class into a folder of "
+                "its own, or give a table with the columns path and label"
             )
     labels = sorted({parts[0] for parts in classes})
     if {label.lower() for label in labels} <= SPLITS and any(len(parts) > 2 for parts in classes):
@@ -85,9 +85,11 @@ class ClassFolders(MediaTree):
         folders = [PurePosixPath(name) for name in self.tree.folders]
         empty = sorted(folder.name for folder in folders if folder.parent == self.top and folder.name not in labels)
         if empty:
-            facts.append(f"no {self.noun}s in {', '.join(empty)}, so no class of this name")
+            facts.append(f"no {self.medium.plural} in {', '.join(empty)}, so no class of this name")
         if self.other:
-            facts.append(f"{len(self.other):,} files are no {self.noun}s and were left out, such as {self.other[0]}")
+            facts.append(
+                f"{len(self.other):,} files are no {self.medium.plural} and were left out, such as {self.other[0]}"
+            )
         return facts + super().report()
 
 
@@ -154,8 +156,8 @@ class TextPairing(Pairing[T]):
                 counts["invalid" if problem else "empty"] += 1
         if not texts:
             raise UserError(
-                f"{tree.path} has {len(media):,} {self.medium.noun}s and no {self.noun}s; put a .txt file beside each, "
-                f"such as {min(stems)}.txt, or {self.other_place.format(tree.path)}"
+                f"{tree.path} has {len(media):,} {self.medium.plural} and no {self.noun}s; put a .txt file beside "
+                f"each, such as {min(stems)}.txt, or {self.other_place.format(tree.path)}"
             )
         counts["no transcript"] = sum(stem not in texts for stem in media.values())
         return [(name, texts[stem]) for name, stem in media.items() if texts.get(stem)], counts

@@ -15,10 +15,10 @@ from ...errors import UserError
 from ...processors.sound.read import RawSound, Samples, is_sound, sound_info, sound_problem
 from ..files.open import SOUNDS
 from ..files.trees import FileTree
-from ..source import Source
+from ..source import Source, array_digest
 from ..tables.cells import text_value
 from ..tables.columns import MediaValue, Role
-from .media import MediaTable, MediaTree, Medium, array_digest, file_cell
+from .media import MediaTable, MediaTree, Medium, file_cell
 from .pairings import TextPairing, blank_records
 
 PATH_NAMES = ("audio_filepath", "audio_path", "audio_file", "wav", "wav_path", "file_path", "filepath")
@@ -56,7 +56,7 @@ def sound_digest(sound: Any) -> str:
 class SoundMedium(Medium[Recordings]):
     """Recordings."""
 
-    noun, examples = "recording", ".wav, .flac or .mp3"
+    noun, plural, examples = "recording", "recordings", ".wav, .flac or .mp3"
     column = Role("path", "path or sound", (("audio",), ("path",), PATH_NAMES, FILE_NAMES), sound_value)
 
     def is_name(self, name: str) -> bool:
@@ -94,9 +94,9 @@ class Transcripts(TextPairing[RecordingTable]):
     def open_table(self, pattern: str, data: RecordingTable) -> Source:
         table = self.table(pattern, data)
         blank = [(medium, text) for _, medium, text in blank_records(table)]
-        examples = MediaTable(table, self.medium.noun)
+        examples = MediaTable(table, self.medium)
         examples.counts |= {"empty": blank.count((True, False)), "no recording": blank.count((False, True))}
-        examples.leave_out(self.medium, data)
+        examples.leave_out(data)
         return examples
 
     def open_tree(self, tree: FileTree, data: RecordingTable) -> Source:

@@ -1,7 +1,8 @@
 """Captions: a sentence for an image, by sequence-to-sequence models whose source is patches."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,7 @@ from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..notices import Notice
 from ..objectives import Seq2SeqObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task, spec_of
 from .settings import CaptionRun
 
@@ -102,8 +104,9 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
     def is_item(self, x: object) -> bool:
         return is_image(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        return CAPTIONED_IMAGES.items(name, self.run.data)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(partial(CAPTIONED_IMAGES.items, data=self.run.data)))
 
     def requests(self, items: Iterable[RawImage], details: bool = False, **decode: object) -> list[CaptionRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per image."""

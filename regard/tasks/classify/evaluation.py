@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...data.source import Source
 from ..base import Metrics
-from ..label.baselines import StoredBaseline
+from ..label.baselines import WANTED, StoredBaseline
 from ..label.results import report_labels, unseen_labels
 from ..label.texts import Texts
 from ..notices import require_finite, warn_once
@@ -54,7 +54,7 @@ def validate_texts(predictor: "TextLabelPredictor[Q, A, T]", examples: Source) -
 
 def baselines(predictor: "TextLabelPredictor[Q, A, T]", examples: Source, references: Sequence[T]) -> Metrics:
     """The scores of the most frequent label and of a bag of words."""
-    if not predictor.with_baselines:
+    if not WANTED.get():
         return {}
     problem = predictor.problem
     constant = problem.constant_baseline(references) if problem.labeled else {}

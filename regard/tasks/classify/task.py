@@ -1,6 +1,7 @@
 """Classification of a text or a pair of texts: one label, several labels, or a number (data.problem_type)."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias
@@ -14,7 +15,6 @@ from ...config.run import changed_decode
 from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
 from ...data.sources.labeled import detect_problem, label_roles
-from ...data.tables.columns import ColumnRule
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Head, Read
 from ...families.protocols import LabelModel
@@ -40,6 +40,7 @@ from ..label.encoder import EncoderPredictor, PretrainedEncoder, labels_of_folde
 from ..label.texts import EncodedTexts, TextEncoder, Texts, is_empty, item_texts
 from ..notices import require_finite
 from ..predictor import PlainResult
+from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task
 from ..texts import listed
 from .evaluation import evaluate_texts, text_outputs
@@ -65,9 +66,7 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
         self, run: ClassifyRun, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
     ) -> None:
         super().__init__(run, model, tokenizer, device)
-        self.labels, self.roles = labels, label_roles(run.data)
-        self.columns = len(self.roles) - 1
-        self.fields = len(self.roles) if self.problem_class.labeled else self.columns
+        self.labels = labels
 
     @property
     def problem(self) -> Problem[Q, A, T]:
@@ -96,8 +95,13 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
     def is_item(self, x: object) -> bool:
         return isinstance(x, str) or (self.pairs and isinstance(x, tuple) and all(isinstance(e, str) for e in x))
 
-    def input_rule(self) -> ColumnRule:
-        return self.column_rule(self.columns)
+    @property
+    def item_reader(self) -> ItemReader:
+        """Texts or pairs of texts, and their labels."""
+        reader = reader_of(self.run, *label_roles(self.run.data))
+        columns = len(reader.roles) - 1
+        fields = len(reader.roles) if self.problem_class.labeled else columns
+        return replace(reader, item_rule=replace(reader.rule, required=columns), columns=columns, fields=fields)
 
     # --- requests ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Classification of images: one label for an image."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from ..label.results import (
 )
 from ..notices import require_finite
 from ..objectives import ImageObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from .settings import ImageRun
 
@@ -124,9 +125,9 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
     def is_item(self, x: object) -> bool:
         return self.images.is_item(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        """The images in a file, a folder, an archive or a table of paths."""
-        return LABELED_IMAGES.items(name, self.run.data)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(partial(LABELED_IMAGES.items, data=self.run.data)))
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""

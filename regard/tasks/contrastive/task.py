@@ -1,6 +1,7 @@
 """Joint embeddings: images, recordings or texts and the texts that belong to them, in one space (2103.00020)."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +46,7 @@ from ..label.encoder import with_vocab
 from ..label.results import class_result
 from ..label.texts import TextEncoder
 from ..objectives import ContrastiveObjective
+from ..reading import FileItems, ItemReader, reader_of
 from ..task import TEXT as TOKENS
 from ..task import Task, spec_of
 from .evaluation import EmbeddedPairs, choose_labels, embed_pairs, labels_by_text
@@ -66,7 +68,6 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
     run: ContrastiveRun
     request_type, result_type = ContrastiveRequest, ClassifyResult
     model: EmbeddingModel
-    fields, roles = 2, (columns.SOURCE, columns.TARGET)
     item_name = "item"
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
@@ -99,6 +100,10 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
     def processors(self) -> dict[str, Processor]:
         text = TextProcessor(self.tokenizer)
         return {TEXT: text} if self.source is None else {self.pairs.field: self.source, TEXT: text}
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return reader_of(self.run, columns.SOURCE, columns.TARGET)
 
     def is_item(self, x: object) -> bool:
         if self.media is None:
@@ -185,7 +190,12 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
 class MediaPredictor(ContrastivePredictor):
     """A predictor of images or recordings and texts, read from files. A .txt file has lines of text."""
 
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(self.open_items))
+
     def open_items(self, name: str) -> Iterator[tuple[str, RawValue]]:
+        """The items in a file, a folder, an archive or a table of paths."""
         if Path(name).suffix.lower() == ".txt" and Path(name).is_file():
             lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
             return ((line, line) for line in lines if line.strip())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +21,7 @@ from ...decode.engine.jobs import Forward, Head, ModelCall, Program, Read
 from ...device import resolve_device
 from ...errors import UserError
 from ...families.protocols import BoxModel, as_module
-from ...files import json_line
 from ...look import AttentionView, Which, record_layers
-from ...messages.base import to_json
 from ...messages.labels import DetectedObject, DetectRequest, DetectResult
 from ...messages.media import Image, Item
 from ...metrics.detection import MOST, detection_metrics
@@ -54,6 +52,7 @@ from ..label.embedding import refuse_target
 from ..label.results import unseen_labels
 from ..notices import require_finite
 from ..predictor import Predictor
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from .objective import DetectionObjective, LossMeter
 from .objects import FoundObjects, SizedImage, find_objects, image_detections, image_objects, stack_detections
@@ -73,7 +72,6 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     run: DetectRun
     request_type, result_type = DetectRequest, DetectResult
     model: BoxModel
-    prints_records = True
 
     def __init__(
         self,
@@ -140,13 +138,11 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     def is_item(self, x: object) -> bool:
         return Image.accepts(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        """The images in a file, a folder, an archive or a table of paths."""
-        return LABELED_IMAGES.items(name, ImageData(invalid=self.run.data.invalid))
-
-    def format_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
-        """The path and its objects, as JSON."""
-        return json_line({"path": name, **to_json(result)})
+    @property
+    def item_reader(self) -> ItemReader:
+        """Files of images; their objects are printed as records."""
+        images = partial(LABELED_IMAGES.items, data=ImageData(invalid=self.run.data.invalid))
+        return replace(super().item_reader, files=FileItems(images, as_records=True))
 
     def look_item(self, item: Item) -> Image:
         return item.value_as(Image)

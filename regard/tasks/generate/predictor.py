@@ -72,7 +72,9 @@ class TextPredictor(Predictor[Item, TextQ, TextA]):
         return [hypothesis.text for hypothesis in result.nbest] if several else result.text
 
     def format_line(self, name: str, request: TextQ, result: TextA) -> str:
-        """The texts for an item on one line, with tabs between them."""
+        """The texts for an item on one line, with tabs between them; those of a file have single spaces."""
+        if self.item_reader.files is None:
+            return super().format_line(name, request, result)
         plain = self.plain_result(request, result)
         return "\t".join(" ".join(text.split()) for text in ([plain] if isinstance(plain, str) else plain))
 

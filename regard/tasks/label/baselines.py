@@ -1,6 +1,8 @@
 """Baselines beside the scores of classification: the most frequent label or the mean, and a bag of words."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,11 +23,23 @@ NOT_FITTED = (
     "or set eval.baseline=false"
 )
 
+WANTED: ContextVar[bool] = ContextVar("WANTED", default=True)  # an evaluation reports them
+
 SCORES: dict[ProblemType, tuple[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]]] = {
     "single_label": ("accuracy", label_metrics),
     "multi_label": ("micro_f1", multi_label_metrics),
     "regression": ("rmse", regression_metrics),
 }  # the metric that compares baselines, and its function
+
+
+@contextmanager
+def without_baselines() -> Iterator[None]:
+    """In this context, evaluations report what the model scores alone."""
+    token = WANTED.set(False)
+    try:
+        yield
+    finally:
+        WANTED.reset(token)
 
 
 def baseline_score(problem: ProblemType, predicted: Sequence[Target], references: Sequence[Target]) -> float:

@@ -15,7 +15,7 @@ from ...config.data.texts import TextData
 from ...data.datasets.corpus import ContiguousSampler, Corpus, WindowSampler
 from ...data.loading.loader import Loader
 from ...data.sources.documents import Documents, open_documents
-from ...data.tables.columns import PROMPT, ColumnRule
+from ...data.tables.columns import PROMPT
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import ModelCall, Read
@@ -49,6 +49,7 @@ from ..base import (
 from ..generate.predictor import TextPredictor, join_models
 from ..notices import require_finite
 from ..objectives import LanguageObjective
+from ..reading import ItemReader
 from ..task import TEXT, Task
 from ..texts import as_text, as_texts
 from .generation import PromptWriter, refuse_long
@@ -64,7 +65,6 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
     """The continuation of every prompt; decode.strategy.n above 1 gives a list of them."""
 
     run: LanguageRun
-    field, output = "prompt", "text"  # of a JSON record
     request_type, result_type = LanguageRequest, LanguageResult
 
     def __init__(
@@ -142,11 +142,14 @@ class LanguagePredictor(TextPredictor[str, LanguageRequest, LanguageResult]):
             prompt = [self.start_token, *prompt]
         return await self.writer.write(prompt, plan, request, emit)
 
-    def input_rule(self) -> ColumnRule:
-        """A column `prompt`, else the one that training reads."""
+    @property
+    def item_reader(self) -> ItemReader:
+        """Prompts: a column `prompt`, else the one that training reads."""
+        reader = super().item_reader
         trained = tuple(name.lower() for name in self.run.data.columns)
         role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
-        return replace(self.column_rule(), roles=(role,), columns=())
+        prompts = replace(reader.rule, roles=(role,), columns=())
+        return replace(reader, item_rule=prompts, record_field="prompt", result_field="text")
 
     # --- known texts -------------------------------------------------------------------------------------------
 

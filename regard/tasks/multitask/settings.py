@@ -25,4 +25,4 @@ SETTINGS = TaskSettings(
     MultitaskData, MultitaskDecode, (LOSS, PERPLEXITY, EXACT), MultitaskEval, objective=SmoothedLoss
 )
 
-MultitaskRun: TypeAlias = Run[MultitaskData, Any, Any, SmoothedLoss]
+MultitaskRun: TypeAlias = Run[MultitaskData, MultitaskDecode, Any, SmoothedLoss]

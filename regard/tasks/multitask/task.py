@@ -1,7 +1,8 @@
 """Texts, images and sound in one model: it writes a text for each input; a tag selects the task."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqCtcObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from ..text2text.task import MetricsByTask
 from .items import RawInput, as_item, input_of, is_single, new_item, new_request, open_items
@@ -121,12 +123,9 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
     def is_item(self, x: object) -> bool:
         return is_single(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawInput]]:
-        return open_items(name)
-
-    def text_item(self, line: str) -> Item:
-        """A line of stdin as an item."""
-        return Item(text=line)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(open_items, partial(new_item, TEXT)))
 
     def requests(self, items: Iterable[RawInput], details: bool = False, **decode: object) -> list[MultitaskRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per input."""

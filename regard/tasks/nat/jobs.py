@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ...config.data.texts import AlignedPairData, PairData
+from ...config.decode import WritingDecode
 from ...config.losses import TEACHER, FertilityLoss, MaskPredictLoss
 from ...config.run import Run
 from ...data.datasets.pairs import PairDataset
@@ -23,8 +24,8 @@ from ..parallel.objectives import (
 from ..parallel.teacher import open_teacher
 from ..translate.task import TranslateJob
 
-FertilityRun: TypeAlias = Run[AlignedPairData, Any, Any, FertilityLoss]
-MaskPredictRun: TypeAlias = Run[PairData, Any, Any, MaskPredictLoss]
+FertilityRun: TypeAlias = Run[AlignedPairData, WritingDecode, Any, FertilityLoss]
+MaskPredictRun: TypeAlias = Run[PairData, WritingDecode, Any, MaskPredictLoss]
 
 
 class FertilityJob(TranslateJob):

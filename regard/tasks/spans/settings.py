@@ -10,4 +10,4 @@ from ...config.task_settings import LOSS, PERPLEXITY, TaskSettings
 
 SETTINGS = TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY), objective=SmoothedLoss)
 
-SpanRun: TypeAlias = Run[SpanData, Any, Any, SmoothedLoss]
+SpanRun: TypeAlias = Run[SpanData, Seq2SeqDecode, Any, SmoothedLoss]

@@ -1,5 +1,6 @@
 """Span corruption, the pre-training of T5. The predictor generates the spans that the sentinels of a text replace."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,11 +10,11 @@ from ...data.datasets.spans import SpanCorruptor, SpanDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.tables.columns import TEXT as TEXT_COLUMN
-from ...data.tables.columns import Role
 from ...families.protocols import as_module
 from ...processors.text.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from ..base import Metrics, Processors, build_model, find_tokenizer, open_lines, open_splits
 from ..objectives import Seq2SeqObjective
+from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task
 from ..translate import task as translate
 from ..translate.evaluation import mean_loss
@@ -31,7 +32,10 @@ class SpanPredictor(TranslatePredictor):
 
     run: SpanRun
     source: TrainedTokenizer
-    roles: tuple[Role, ...] = (TEXT_COLUMN,)
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(reader_of(self.run, TEXT_COLUMN), fields=2)
 
     data_split = staticmethod(open_lines)
 

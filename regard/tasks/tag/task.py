@@ -1,8 +1,8 @@
 """Tagging: a tag for every word of a sentence."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ from ...data.datasets.rows import SentenceRows, TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.tagged import SentenceBlock, tag_columns, tagged_sentences
-from ...data.tables.columns import TAGS, WORDS, ColumnRule
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Gather, Head, Read
 from ...errors import UserError
@@ -30,6 +29,7 @@ from ...processors.text.tokenizers import Tokenizer
 from ...synthetic.python_tags import make_python_tags
 from ..base import Metrics, Processors, build_model, open_split, open_splits, require_tokenizer
 from ..label import encoder
+from ..label.baselines import WANTED
 from ..label.encoder import (
     EncoderPredictor,
     PretrainedEncoder,
@@ -48,6 +48,7 @@ from ..label.results import (
 )
 from ..notices import require_finite
 from ..objectives import TagObjective
+from ..reading import ItemReader
 from ..task import TEXT, Task
 from ..texts import as_sentences
 from .evaluation import evaluate_tags, validate_tags
@@ -68,8 +69,6 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
     run: TagRun
     model: LabelModel
     request_type, result_type = TagRequest, TagResult
-    roles, table_formats = (WORDS, TAGS), frozenset({"jsonl", "json", "parquet", "arrow"})
-    multiline, output = True, TAG
     paired_test = staticmethod(paired_accuracy_bootstrap)
 
     def __init__(
@@ -137,18 +136,23 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
             item = " ".join(parse_sentence(item, self.run.data).words)
         return await super().view(item, target, layer)
 
-    def column_rule(self, required: int = 1) -> ColumnRule:
-        return tag_columns(self.run.data, required)
+    @property
+    def item_reader(self) -> ItemReader:
+        """Sentences of several lines, whose format the first lines determine."""
+        rule = tag_columns(self.run.data, 1)
+        formats = frozenset({"jsonl", "json", "parquet", "arrow"})
+        split = partial(split_stream, data=self.run.data)
+        return ItemReader(rule, rule, table_formats=formats, result_field=TAG, split=split)
 
-    def items(self, lines: Iterable[str]) -> Iterator[str]:
-        """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
-        return split_stream(lines, self.run.data)
+    def format_line(self, name: str, request: TagRequest, result: TagResult) -> str:
+        """The sentence with its tags in its own format, which may have several lines."""
+        return super().format_line(name, request, result) if result.text is None else result.text
 
     def evaluate_with_outputs(self, files: DataFiles | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted tags and the reference tags of all words."""
         examples = data_split(self.run, "test", files)
         examples.require_nonempty("data.test")
-        baselines = self.with_baselines and any(self.labels.counts.values())
+        baselines = WANTED.get() and any(self.labels.counts.values())
         return evaluate_tags(self, examples, training_data(self.run) if baselines else None)
 
 

@@ -17,4 +17,4 @@ SETTINGS = TaskSettings(
     tokenizer=PairTokenizerConfig,
 )
 
-Text2TextRun: TypeAlias = Run[MixData, Any, Any, SmoothedLoss]
+Text2TextRun: TypeAlias = Run[MixData, Seq2SeqDecode, Any, SmoothedLoss]

@@ -1,16 +1,17 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from ...config.data.base import DataFiles
-from ...config.data.sound import SoundData, WhisperData
+from ...config.data.sound import WhisperData
+from ...config.run import AnyRun
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
@@ -60,6 +61,7 @@ from ..base import (
 from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests
 from ..objectives import Seq2SeqCtcObjective
+from ..reading import FileItems, ItemReader
 from ..task import Task
 from ..texts import as_text
 from .processors import hop_samples, new_frames, window_frames, with_augmentation
@@ -129,9 +131,9 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def is_item(self, x: object) -> bool:
         return is_sound(x)
 
-    def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
-        """The recordings in a file, a folder, an archive or a table of paths."""
-        return TRANSCRIBED_SOUNDS.items(name, self.run.data)
+    @property
+    def item_reader(self) -> ItemReader:
+        return replace(super().item_reader, files=FileItems(partial(TRANSCRIBED_SOUNDS.items, data=self.run.data)))
 
     # --- known texts -------------------------------------------------------------------------------------------
 
@@ -250,22 +252,20 @@ class TranscribeJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(
-    run: TranscribeRun, processors: Processors, device: torch.device, folder: Path | None = None
-) -> TranscribeJob:
+def prepare(run: AnyRun, processors: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     splits = open_splits(run, data_split)
     window = family(run.model.family).SPEC.window(run.model)
     target, sound = find_tokenizer(processors, TEXT), processors.get(SOUND)
     if target is None:
         target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
-        target = target if window is None else windowed_tokenizer(target, cast(WhisperData, run.data), window)
+        target = target if window is None else windowed_tokenizer(target, run.data, window)
     if not isinstance(sound, SoundFrames):
         train = splits["train"]
-        sound = window_frames(run.data, window) if window else new_frames(cast(SoundData, run.data), train)
+        sound = window_frames(run.data, window) if window else new_frames(run.data, train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
     if isinstance(target, WhisperTokenizer):
-        run = with_prompt_settings(cast(WhisperRun, run), target)
+        run = with_prompt_settings(run, target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
 
@@ -298,14 +298,12 @@ def restore(run: TranscribeRun, folder: Path, device: torch.device) -> Transcrib
     return new_predictor(run, sound, target, device)
 
 
-def new_predictor(
-    run: TranscribeRun, sound: SoundFrames, target: Tokenizer, device: torch.device
-) -> TranscribePredictor:
+def new_predictor(run: AnyRun, sound: SoundFrames, target: Tokenizer, device: torch.device) -> TranscribePredictor:
     """The predictor with a new model: a WhisperPredictor if tokenizer and processor are those of Whisper."""
     from ..whisper.task import WhisperPredictor
 
     if isinstance(target, WhisperTokenizer) and isinstance(sound, AudioProcessor):
-        return WhisperPredictor(cast(WhisperRun, run), build_model(run), sound, target, device)
+        return WhisperPredictor(run, build_model(run), sound, target, device)
     return TranscribePredictor(run, build_model(run), sound, target, device)
 
 

@@ -4,7 +4,7 @@ from typing import Any, TypeAlias
 
 from ...config.data.base import PackedData
 from ...config.data.texts import PairData, PairTokenizerConfig
-from ...config.decode import Seq2SeqDecode
+from ...config.decode import Seq2SeqDecode, WritingDecode
 from ...config.losses import TaughtLoss, TranslationLoss
 from ...config.run import Run
 from ...config.task_settings import BLEU, CHRF, EXACT, LOSS, PERPLEXITY, TaskSettings, TextEval
@@ -18,6 +18,6 @@ SETTINGS = TaskSettings(
     tokenizer=PairTokenizerConfig,
 )
 
-TranslateRun: TypeAlias = Run[PairData, Any, Any, TaughtLoss]
-PairRun: TypeAlias = Run[PackedData, Any, Any, Any]
+TranslateRun: TypeAlias = Run[PairData, WritingDecode, Any, TaughtLoss]
+PairRun: TypeAlias = Run[PackedData, WritingDecode, Any, Any]
 """A run of any task that writes texts from texts."""

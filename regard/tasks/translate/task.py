@@ -10,7 +10,6 @@ import torch
 
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
-from ...config.data.texts import PairTokenizerConfig
 from ...config.losses import TEACHER, TaughtLoss
 from ...config.run import RunType
 from ...data.batch import Batch
@@ -19,7 +18,7 @@ from ...data.datasets.pairs import PairDataset
 from ...data.loading.loader import Loader
 from ...data.source import Source
 from ...data.sources.pairs import split_references
-from ...data.tables.columns import SOURCE, TARGET, Role
+from ...data.tables.columns import SOURCE, TARGET
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Gather
@@ -63,6 +62,7 @@ from ..generate.streams import OrderedParts
 from ..generate.writer import TextWriter, text_fields
 from ..objectives import Seq2SeqObjective
 from ..parallel.teacher import copy_teacher_weights, teacher_config
+from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task, spec_of
 from ..texts import as_pairs, as_text, as_texts
 from .evaluation import TEXT_METRICS, OpenSplit, data_split, evaluate_translations, target_loss
@@ -76,8 +76,6 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.strategy.n above 1 gives a list of them."""
 
     run: PairRun
-    fields = 2
-    roles: tuple[Role, ...] = (SOURCE, TARGET)
     request_type, result_type = TranslateRequest, TranslateResult
 
     def __init__(
@@ -92,6 +90,10 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         self.run, self.source, self.target, self.device = run, source, target, device
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
+
+    @property
+    def item_reader(self) -> ItemReader:
+        return reader_of(self.run, SOURCE, TARGET)
 
     @property
     def output_tokenizer(self) -> Tokenizer:
@@ -350,8 +352,7 @@ def with_vocab(run: RunType, source: Tokenizer, target: Tokenizer) -> RunType:
 
 def size_without_data(run: RunType) -> RunType:
     """The run with the sizes of a model without data."""
-    separate = isinstance(run.tokenizer, PairTokenizerConfig) and not run.tokenizer.joint
-    target = run.model.target_vocab or (run.tokenizer.vocab if separate else 0)
+    target = run.model.target_vocab or (0 if run.tokenizer.shared else run.tokenizer.vocab)
     sized = with_model_settings(run, vocab=max_vocab(run), target_vocab=target)
     return with_head(with_inputs(sized, TEXT), HEAD)
 
@@ -378,7 +379,7 @@ def _teacher_tokenizers(name: str) -> tuple[Tokenizer, Tokenizer] | None:
 
 def _train_tokenizers(run: PairRun, train: Source) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers of source and target: one for both if tokenizer.joint."""
-    if run.tokenizer.joint:
+    if run.tokenizer.shared:
         joint = train_tokenizer(run.tokenizer, train.texts(0, 1))
         return joint, joint
     return train_tokenizer(run.tokenizer, train.texts(0)), train_tokenizer(run.tokenizer, train.texts(1))

@@ -1,7 +1,6 @@
 """The predictor of Whisper models: the task `transcribe` with languages, translation into English, and timestamps."""
 
 from functools import cached_property
-from typing import cast
 
 import torch
 
@@ -18,6 +17,7 @@ class WhisperPredictor(TranscribePredictor):
     English. Memory does not grow with the length of a recording.
     """
 
+    run: WhisperRun
     sound: AudioProcessor
     target: WhisperTokenizer
     window = 32  # recordings whose windows are in memory at once
@@ -45,6 +45,4 @@ class WhisperPredictor(TranscribePredictor):
 
     @cached_property
     def transcriber(self) -> WhisperTranscriber:
-        return WhisperTranscriber(
-            cast(WhisperRun, self.run), self.context_of_model(), self.target, self.sound, self.plan
-        )
+        return WhisperTranscriber(self.run, self.context_of_model(), self.target, self.sound, self.plan)
