@@ -8,6 +8,7 @@ from typing import Any
 
 import regard
 from regard.families import protocols
+from tests.helpers import setting_tables
 
 # Every function and class of the package is public unless its name begins with an underscore. Methods count in the
 # modules that the docs name, and in everything that `regard.load` returns.
@@ -58,6 +59,13 @@ def has_doc(part: type, name: str, method: Any) -> bool:
     inherited = (getattr(vars(base).get(name), "__doc__", None) for base in part.__mro__[1:])
     family = part.__module__.startswith("regard.families.") and name in INTERFACE
     return bool(method.__doc__) or family or any(inherited)
+
+
+def test_tables_of_settings_say_what_the_settings_say() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in setting_tables.DOCS.glob("*.md")}
+    assert sum(text.count("<!-- settings of") for text in pages.values()) >= 10
+    stale = [name for name, text in pages.items() if setting_tables.rewritten(text) != text]
+    assert not stale, f"{stale}; run python -m tests.helpers.setting_tables"
 
 
 def untyped(function: Any) -> list[str]:

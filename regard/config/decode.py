@@ -23,16 +23,17 @@ SearchStrategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind"
 class WritingDecode(Base):
     """Settings of every task that writes text."""
 
-    strategy: Annotated[AnyStrategy, Field(discriminator="kind")] = Beam()  # a section narrows it to those that it has
-    max_tokens: Count = 0
+    strategy: Annotated[AnyStrategy, Field(discriminator="kind")] = Beam()  # how the output is searched for
+    max_tokens: Count = 0  # of the output, after the prefix; 0: a limit from the length of the input
     batch: Positive = 64  # texts per batch
 
 
 class DecodeBase(WritingDecode):
     """Settings of models that write token by token."""
 
-    min_tokens: Count = 0  # before END
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: tokens of prompt and output become less likely
+    min_tokens: Count = 0  # of the output, before END
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: tokens of prompt and output become less likely;
+    # beam search applies it to log-probabilities, other strategies to logits
     rules: OutputRules = OutputRules()
 
     @model_validator(mode="after")
@@ -48,7 +49,7 @@ class TargetDecode(DecodeBase):
     """Decoding of encoder-decoder tasks. max_tokens=0: a limit from the length of each source."""
 
     prefix: str = ""  # start of every output
-    include: Strings = ()  # phrases that every output must contain
+    include: Strings = ()  # phrases that every output must contain: "a phrase,another"
     exclude: Strings = ()  # phrases that no output may contain
 
     @field_validator("include", "exclude")

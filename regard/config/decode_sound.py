@@ -36,22 +36,29 @@ class Windows(Base):
     """How Whisper decodes the windows of a recording."""
 
     timestamps: bool = True  # write segments with their times
-    sequential: bool = True  # the next window begins where the last segment ends; false: at pauses, in batches
-    condition_on_previous: bool = True  # a window reads the text of the ones before it
+    sequential: bool = True  # the next window begins where the last complete segment ended; false: the recording is cut
+    # at its pauses, and the windows of one recording are decoded together: faster, with worse segments where there are
+    # no pauses
+    condition_on_previous: bool = True  # a window reads the text before it, which keeps names and punctuation
+    # consistent; false stops a mistake from spreading to later windows. Without `sequential` it has no effect
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    # tried in turn, until the text is good enough
-    compression_ratio_threshold: Annotated[float, Field(ge=0)] = 2.4  # text above it repeats itself; 0: any is good
-    logprob_threshold: Annotated[float, Field(le=0)] = -1.0  # mean log-probability of good tokens; 0: any is good
-    no_speech_threshold: Fraction = 0.6  # above it, a window that is unlikely too has no text; 1: off
+    # a window is decoded at the first; if its text is not good, at the next, by sampling; [0]: once, and no sampling
+    compression_ratio_threshold: Annotated[float, Field(ge=0)] = 2.4  # text that zlib makes smaller than this repeats
+    # itself and is not good; 0: off
+    logprob_threshold: Annotated[float, Field(le=0)] = -1.0  # text whose mean log-probability is lower is not good; 0:
+    # off
+    no_speech_threshold: Fraction = 0.6  # where the probability of no speech is higher and the text is below
+    # `logprob_threshold`, the window has no text; 1: off
     seed: Count = 1  # of samples at temperatures above 0
 
 
 class WhisperDecode(DecodeBase):
     """Decoding of Whisper. max_tokens=0: as many as the model reads."""
 
-    strategy: Annotated[Greedy | Beam, Field(discriminator="kind")] = Beam()  # at temperature 0
-    batch: Positive = 16  # windows per batch
+    strategy: Annotated[Greedy | Beam, Field(discriminator="kind")] = Beam()  # how temperature 0 decodes
+    batch: Positive = 16  # windows that are decoded together: of different recordings, or of one with
+    # `windows.sequential=false`
     language: str = ""  # of the recordings, by code or name; "": detected
     task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
-    prompt: str = ""  # text before the recording: names and spelling to expect
+    prompt: str = ""  # text before the recording: names and spelling to expect; text of earlier windows pushes it out
     windows: Windows = Windows()

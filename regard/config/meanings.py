@@ -16,14 +16,12 @@ from typing import TypeAlias
 
 Comments: TypeAlias = Mapping[str, Mapping[str, str]]  # by class and field
 
-SHARED = {  # fields that mean the same in many groups; a comment beside a field says more
+SHARED = {  # fields that mean the same in the models of most families, or in all strategies; a comment says more
     "family": "the architecture; `regard list` shows the families and their sizes",
     "size": "sets several of these keys at once; a key that is given beside it wins",
-    "vocab": "number of tokens; 0: the size of the tokenizer",
     "width": "of the hidden states",
     "heads": "of every attention layer; must divide the width",
     "layers": "number of layers; of an encoder-decoder those of the encoder",
-    "decoder_layers": "number of layers of the decoder; 0: same as layers",
     "inner": "width inside the feed-forward",
     "dropout": "on embeddings and on the output of each sub-layer",
     "attention": "how tokens attend to each other",
@@ -34,14 +32,7 @@ SHARED = {  # fields that mean the same in many groups; a comment beside a field
     "labels": "number of labels; the task sets it",
     "patch": "side of a patch in pixels",
     "channels": "of a pixel: red, green, blue",
-    "kind": "the way to decode",
-    "n": "how many texts",
-    "length_penalty": "the score of a text is Σ log p / length^this",
-    "temperature": "sampling: divides the logits; below 1 likely tokens become likelier",
-    "max_tokens": "of the output; 0: a limit from the length of the input",
-    "early_stopping": "exact: when no better output is possible; first: at `size` finished ones; never, heuristic: HF",
-    "top_p": "sampling: among the most likely tokens with this total probability",
-    "seed": "equal seeds and inputs give equal samples",
+    "length_penalty": "score = log-probability / length^this; above 1 favors longer output, below 1 shorter",
 }
 PRAGMA = re.compile(r"(type: ignore|noqa|fmt:)\S*\s*(#\s*|$)")
 

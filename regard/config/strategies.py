@@ -33,12 +33,12 @@ class Sample:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     kind: Literal["sample"] = field(default="sample", kw_only=True)
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    top_k: Count = 0  # 0: all
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    min_p: Share = 0.0  # fraction of the probability of the most likely token
-    n: Positive = 1
-    seed: Count = 1
+    temperature: Annotated[float, Field(gt=0)] = 1.0  # below 1 favors likely tokens, above 1 gives more variety
+    top_k: Count = 0  # among the k most likely tokens; 0: all
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # among the most likely tokens with this total probability
+    min_p: Share = 0.0  # minimum probability, as a fraction of that of the most likely token
+    n: Positive = 1  # number of samples for each input
+    seed: Count = 1  # equal seeds and inputs give equal samples
     length_penalty: Penalty = 1.0
 
 
@@ -48,10 +48,11 @@ class Beam:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     kind: Literal["beam"] = field(default="beam", kw_only=True)
-    size: Positive = 5
-    n: Positive = 1
+    size: Positive = 5  # hypotheses of a search (short: decode.beam)
+    n: Positive = 1  # texts for each input, at most the size (short: decode.nbest)
     length_penalty: Penalty = 1.0
-    early_stopping: EarlyStopping = "exact"
+    early_stopping: EarlyStopping = "exact"  # exact: when no better output is possible; first: at `size` finished ones;
+    # heuristic, never: as in Hugging Face
 
     def __post_init__(self) -> None:
         if self.n > self.size:
@@ -111,9 +112,10 @@ class NoisyParallel:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     n: ClassVar[int] = 1
     kind: Literal["npd"] = field(default="npd", kw_only=True)
-    teacher: Annotated[str, AfterValidator(_require_teacher), Field(validate_default=True)] = ""  # a run
-    samples: Positive = 10  # translations that are tried
-    seed: Count = 1
+    teacher: Annotated[str, AfterValidator(_require_teacher), Field(validate_default=True)] = ""  # a run that writes
+    # token by token and chooses among the samples
+    samples: Positive = 10  # translations by random fertilities, among which the teacher chooses
+    seed: Count = 1  # equal seeds and inputs give equal samples
     merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
 
@@ -128,7 +130,7 @@ class MaskPredict:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     n: ClassVar[int] = 1
     kind: Literal["mask-predict"] = field(default="mask-predict", kw_only=True)
-    iterations: Positive = 10  # how often tokens are predicted
+    iterations: Positive = 10  # how often the least likely tokens are predicted again
     length_beam: Positive = 5  # lengths that are tried
     merge_repeats: bool = False  # drop a token equal to the one before it
     length_penalty: Penalty = 1.0
@@ -169,14 +171,17 @@ class OutputRules:
     """Rules of tokens by their ids. They have the names and meanings of generation_config.json in transformers."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    no_repeat_ngram_size: Count = 0  # n-grams of this size occur only once in prompt and output; 0: off
-    bad_words_ids: Annotated[tuple[Ids, ...], AfterValidator(_refuse_empty)] = ()  # sequences that no text contains
-    forced_bos_token_id: Annotated[Ids, AfterValidator(_require_one)] = ()  # the first token
-    forced_eos_token_id: Ids = ()  # the last token at the limit is one of these
-    suppress_tokens: Ids = ()  # tokens that no text contains
-    begin_suppress_tokens: Ids = ()  # tokens that begin no text
-    eos_token_id: Ids = ()  # tokens that end a text; empty: END of the tokenizer
-    renormalize_logits: bool = False  # scores are probabilities after all rules
+    no_repeat_ngram_size: Count = 0  # so many tokens in a row occur only once in prompt and output; 0: any number of
+    # times
+    bad_words_ids: Annotated[tuple[Ids, ...], AfterValidator(_refuse_empty)] = ()  # token sequences that no output
+    # contains, by number: [[7, 12], [9]]
+    forced_bos_token_id: Annotated[Ids, AfterValidator(_require_one)] = ()  # number of the token that begins every
+    # output, if only START stands before it
+    forced_eos_token_id: Ids = ()  # numbers of tokens, one of which ends an output at the limit
+    suppress_tokens: Ids = ()  # numbers of tokens that no output contains
+    begin_suppress_tokens: Ids = ()  # numbers of tokens that begin no output
+    eos_token_id: Ids = ()  # numbers of tokens that end an output; empty: END of the tokenizer
+    renormalize_logits: bool = False  # scores are log-probabilities again after these rules
 
     def largest_ids(self) -> dict[str, int]:
         """The largest token that each rule names."""
@@ -189,7 +194,7 @@ class OutputRules:
 class TokenRules(OutputRules):
     """The rules of outputs whose source is text, too."""
 
-    encoder_no_repeat_ngram_size: Count = 0  # n-grams of this size in the source do not occur in the output; 0: off
+    encoder_no_repeat_ngram_size: Count = 0  # so many tokens in a row are not those of the source; 0: they may be
 
     @classmethod
     def of(cls, rules: OutputRules) -> "TokenRules":

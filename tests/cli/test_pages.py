@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -308,13 +307,8 @@ def check_whisper(run: PageRun) -> None:
 
 
 def check_whisper_table(page: str) -> None:
-    """The table of the page has the settings of decoding with their defaults."""
-    run = regard.resolve("whisper").run
-    rows = dict(re.findall(r"^\| `decode\.([\w.]+)` \| ([^|]*) \|", page, re.MULTILINE))
-    known: dict[str, Any] = {"true": True, "none": "", "that of the folder": "greedy"}
-    known["0, 0.2, … 1"] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    for name, default in rows.items():
-        assert attrgetter(name)(run.decode) == (known[default] if default in known else float(default)), name
+    """The table of the page, which is made of the schema, has the settings of windows."""
+    rows = re.findall(r"^\| `decode\.([\w.]+)` \| [^|]* \|", page, re.MULTILINE)
     windows = {"sequential", "condition_on_previous", "temperatures", "no_speech_threshold"}
     assert {"strategy.kind", "batch", *(f"windows.{name}" for name in windows)} <= {*rows}
 

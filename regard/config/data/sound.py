@@ -21,12 +21,14 @@ class Recordings(Data):
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next; usual is 10
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank; usual are 80 for speech
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1: tempo, pitch and formants
-    # change; empty: unchanged
+    # change together; empty: unchanged
     noise: Fraction = 0.0  # how often training adds white or pink noise
     snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
-    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # training multiplies the frequencies by a factor: from, to, such as 0.9,1.1
-    equalizer: Annotated[float, Field(ge=0, le=40)] = 0.0  # training gives random gains to bands of frequencies:
-    # deviation in decibels
+    vtlp: tuple[Speed, Speed] = (1.0, 1.0)  # vocal tract length perturbation: training multiplies the frequencies by a
+    # factor, from, to, drawn uniformly by its logarithm; formants move as if by a longer or shorter vocal tract, the
+    # tempo is kept
+    equalizer: Annotated[float, Field(ge=0, le=40)] = 0.0  # training adds a smooth curve of gains over the bins, as of
+    # another microphone: the deviation of five bands in decibels; data.cmvn=utterance removes it again
     frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
     bin_masks: Count = 0  # random ranges of bins that are masked

@@ -167,7 +167,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
         """decode.*, with what the request changes. Without labels there is nothing to choose from."""
         fields = {name: getattr(request, name) for name in ("labels", "template", "top")}
         changes = {name: value for name, value in fields.items() if value is not None}
-        settings: ContrastiveDecode = changed_decode(self.run, changes)
+        settings = changed_decode(self.run, changes)
         if not settings.labels:
             raise UserError(
                 'this run compares items with texts, and no text is given; add --labels "a dog,a cat", or use --embed '

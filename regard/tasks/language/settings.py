@@ -20,7 +20,7 @@ class LanguageDecode(DecodeBase):
     max_tokens: Positive = 256  # of the continuation, including END
     max_length: Count = 0  # of prompt and continuation; 0: any. A new max_tokens replaces it
     min_length: Count = 0  # of prompt and continuation, before END. A new min_tokens replaces it
-    stop: Strings = ()  # stop strings: the output ends before the first of them
+    stop: Strings = ()  # stop strings: the output ends before the first of them, such as ["\n\n", "class "]
     add_start: bool = True  # START before the prompt: it begins a text; false: it comes from the middle of one
 
     @field_validator("stop")
