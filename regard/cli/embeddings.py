@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..errors import UserError
 from ..files import format_output
@@ -14,18 +14,22 @@ from .records import Record
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..tasks.predictor import Embedding
+    from ..tasks.predictor import AnyPredictor, Embedding
 
 
 def print_embeddings(predictor: object, sources: Iterable[InputFile], others: list[Entry] | None) -> None:
     """Print the vector of each item; with `others`, these by cosine similarity to the item, most similar first."""
+    from ..tasks.label.embedding import unit_length
     from ..tasks.predictor import Embedding
 
     if not isinstance(predictor, Embedding):
         raise UserError(
             "this model has no embeddings; --embed and --similar are for BERT, ViT and CLIP runs and folders"
         )
-    vectors: Tensor | list[str] = predictor.embed([entry.item for entry in others], normalize=True) if others else []
+    items = [entry.item for entry in others or ()]
+    vectors: Tensor | list[str] = (
+        predictor.embed(items, **unit_length(cast("AnyPredictor", predictor).run)) if items else []
+    )
     for chunk in chunks(sources):
         rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)
         sys.stdout.writelines(format_output(row) + "\n" for row in rows)

@@ -177,7 +177,8 @@ class SettingsDraft:
         return None
 
     def _hint(self, key: str) -> str:
-        keys = [*self.leaves, *self.groups]
+        filled = [group for group in self.groups if any(leaf.startswith(f"{group}.") for leaf in self.leaves)]
+        keys = [*self.leaves, *filled]
         if (new := moved_key(renamed_key(key), keys)) != key and new in keys:
             return f"it is now called {new}"
         if key in MOVED:  # of another task or family

@@ -257,7 +257,7 @@ def override_settings(run: Run, settings: Settings, overrides: Settings) -> Json
     return dict(draft.values)
 
 
-def changed_decode(run: Run, decode: Settings) -> Any:
+def changed_decode(run: Run[Data, X], decode: Settings) -> X:
     """The run's decode.* with some settings changed, remembered because every call of `predict` may need it."""
     if not decode:
         return run.decode
@@ -269,7 +269,7 @@ def changed_decode(run: Run, decode: Settings) -> Any:
         if len(CHANGED) >= MAX_CHANGED:
             CHANGED.clear()
         CHANGED[key] = change_settings(run, {"decode": decode}).decode
-    return CHANGED[key]
+    return cast(X, CHANGED[key])
 
 
 CHANGED: dict[tuple[Base, str], Base] = {}

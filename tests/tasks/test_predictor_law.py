@@ -552,6 +552,11 @@ def test_wrong_requests_for_vectors_are_refused(name: str) -> None:
         "a request has pooling='middle'; (expected|leave it out)",
         lambda: predictor.run_all(predictor.answer_embed, [EmbedRequest(item, pooling="middle")]),
     )
+    if "normalize" not in dict(predictor.run.decode):
+        one_sentence(
+            "a request has normalize=False; leave it out: vectors of this model have length 1",
+            lambda: predictor.run_all(predictor.answer_embed, [EmbedRequest(item, normalize=False)]),
+        )
     one_sentence(
         "there is no (text|image|item) to compare with; give at least one",
         lambda: predictor.run_all(predictor.answer_similar, [SimilarRequest(item, ())]),

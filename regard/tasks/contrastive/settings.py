@@ -19,7 +19,6 @@ class ContrastiveDecode(Base):
     labels: Strings = ()  # texts to choose from (predict --labels)
     template: str = SLOT  # the text of a label, such as "a photo of {}"
     top: Count = 0  # number of most likely labels, with probabilities; 0: the best one only
-    normalize: bool = True  # embeddings have length 1
     batch: Positive = 32  # items per batch
 
     @field_validator("labels")

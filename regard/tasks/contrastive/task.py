@@ -113,13 +113,15 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
     # --- requests ----------------------------------------------------------------------------------------------
 
     def embed_requests(self, items: Iterable[RawValue], **decode: object) -> list[EmbedRequest]:
-        """Texts and other items may be mixed. Vectors have length 1: `normalize` changes nothing."""
+        """Texts and other items may be mixed. Vectors have length 1."""
         changed_decode(self.run, decode)
         return [EmbedRequest(self.towers.item(item)) for item in items]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
         if request.pooling is not None:
             raise UserError(f"a request has pooling={request.pooling!r}; leave it out: this model pools in one way")
+        if request.normalize is False:
+            raise UserError("a request has normalize=False; leave it out: vectors of this model have length 1")
         return await self.towers.vector(request.item)
 
     def requests(self, items: Iterable[RawValue], details: bool = False, **decode: object) -> list[ContrastiveRequest]:
@@ -165,7 +167,7 @@ class ContrastivePredictor(EmbeddingPredictor[RawValue, ContrastiveRequest, Clas
         """decode.*, with what the request changes. Without labels there is nothing to choose from."""
         fields = {name: getattr(request, name) for name in ("labels", "template", "top")}
         changes = {name: value for name, value in fields.items() if value is not None}
-        settings: ContrastiveDecode = changed_decode(self.run, changes)
+        settings = changed_decode(self.run, changes)
         if not settings.labels:
             raise UserError(
                 'this run compares items with texts, and no text is given; add --labels "a dog,a cat", or use --embed '

@@ -168,7 +168,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def decode_settings(self, decode: Mapping[str, object]) -> DetectDecode:
         """The run's decode.*, changed by `decode`."""
-        settings: DetectDecode = changed_decode(self.run, decode)
+        settings = changed_decode(self.run, decode)
         return settings
 
     # --- evaluation --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ...config.run import changed_decode
+from ...config.run import AnyRun, changed_decode
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import CPU_BATCH_TOKENS, Gather, Head, ModelCall
 from ...errors import UserError
@@ -133,6 +133,11 @@ def pooled_states(how: Pooling, normalize: bool, model: EncoderModel, inputs: In
 # --- similar ---------------------------------------------------------------------------------------------------------
 
 
+def unit_length(run: AnyRun) -> dict[str, object]:
+    """The settings of decode.* for vectors of length 1; those of some models always have it."""
+    return {"normalize": True} if "normalize" in vars(run.decode) else {}
+
+
 def compare_items(
     predictor: EmbeddingPredictor[Item, RequestType, ResultType],
     queries: Item | Iterable[Item],
@@ -142,7 +147,7 @@ def compare_items(
     """The ranking of the others for every query, or for one."""
     if predictor.is_item(queries):
         return compare_items(predictor, listed(queries, True), others, decode)[0]
-    decode = {**decode, "normalize": True}
+    decode = {**decode, **unit_length(predictor.run)}
     vectors = _vectors(predictor, others, decode)
     top = int(float(str(decode.get("top", predictor.run.decode.top))))
     return rank_similar(embed_items(predictor, queries, decode), vectors, top)

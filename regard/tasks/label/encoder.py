@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 
+from ...config.data.base import Data
 from ...config.decode import EncoderDecode
 from ...config.run import AnyRun, Run, RunType, change_settings, changed_decode
 from ...config.types import Base
@@ -35,13 +36,16 @@ POOLINGS: tuple[Pooling, ...] = ("mean", "first", "max")  # of decode.pooling
 Text = TypeVar("Text", bound=Sequence[str])  # a text, or several: the words of a sentence, a pair of texts
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
 
+EncoderRun: TypeAlias = Run[Data, EncoderDecode]
+
 
 class EncoderPredictor(EmbeddingPredictor[Text, RequestType, ResultType]):
     """A model with its tokenizer. Batch-invariant: a result never depends on the rest of its batch."""
 
+    run: EncoderRun
     model: EncoderModel
 
-    def __init__(self, run: Run, model: EncoderModel, tokenizer: Tokenizer, device: torch.device) -> None:
+    def __init__(self, run: EncoderRun, model: EncoderModel, tokenizer: Tokenizer, device: torch.device) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
         self.model = model.to(device).eval()
 
@@ -61,12 +65,11 @@ class EncoderPredictor(EmbeddingPredictor[Text, RequestType, ResultType]):
         return PoolingHeads(POOLINGS, self.texts.collate)
 
     def embed_requests(self, items: Iterable[Text], **decode: object) -> list[EmbedRequest]:
-        settings: EncoderDecode = changed_decode(self.run, decode)
+        settings = changed_decode(self.run, decode)
         return [EmbedRequest(TextItem(text), settings.pooling, settings.normalize) for text in as_texts(items)]
 
     async def vector(self, request: EmbedRequest) -> Embedded:
-        decode: EncoderDecode = self.run.decode
-        head = self.pooling_heads.of(request, decode.pooling, decode.normalize)
+        head = self.pooling_heads.of(request, self.run.decode.pooling, self.run.decode.normalize)
         text = await Read(self.texts.read, item_texts(request.item))
         return Embedded(await Forward(head, text.row), text.notices)
 
