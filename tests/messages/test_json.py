@@ -65,7 +65,19 @@ def examples(annotation: Any, within: frozenset[type] = frozenset()) -> list[Any
     if issubclass(annotation, tuple):  # a NamedTuple
         return [annotation(*(examples(hint)[0] for hint in get_type_hints(annotation).values()))]
     assert is_dataclass(annotation), f"there is no example of {annotation}"
-    return [] if annotation in within else list(examples_of(annotation, within))
+    if annotation in within:
+        return []
+    return [value for value in examples_of(annotation, within) if has_media(value) or is_valid(annotation, value)]
+
+
+def is_valid(message: Any, value: Any) -> bool:
+    """Whether the validators of its fields take a message, such as the teacher of a strategy that must have one."""
+    adapter: TypeAdapter[Any] = TypeAdapter(message)
+    try:
+        adapter.validate_json(adapter.dump_json(value))
+    except ValidationError:
+        return False
+    return True
 
 
 def examples_of(message: Any, within: frozenset[type] = frozenset()) -> Iterator[Any]:
