@@ -17,7 +17,7 @@ from .pool import HypothesisPool, top_candidates
 
 if TYPE_CHECKING:
     from .constrained_beam import RequiredPhrases
-    from .sample import SamplingSettings
+    from .draw import SamplingSettings
     from .texts import StopStrings
 
 SHAPE_MULTIPLE = 16  # lengths are rounded up to it, so that searches of similar length share their shapes
