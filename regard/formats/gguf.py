@@ -18,8 +18,7 @@ from ..files import JsonMapping, JsonObject
 from .gguf_reader import GgufReader, StoredTensor
 from .gguf_tokenizer import build_tokenizer
 from .huggingface import causal, llama
-from .huggingface.folder import parse_config
-from .huggingface.weight_names import load_weights
+from .huggingface.files import parse_config
 from .model_files import gguf_parts
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def gguf_config(path: Path) -> gpt.Config:
 def _our_config(model: GgufModel) -> tuple[JsonObject, gpt.Config]:
     folder, file = model.path.parent, model.path.name
     config: JsonObject = parse_config(folder, model.metadata, lambda _: huggingface_config(model), file)
-    return config, parse_config(folder, config, llama.from_huggingface, file)
+    return config, parse_config(folder, config, llama.FORMAT.from_huggingface, file)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -194,9 +193,8 @@ def halves_from_pairs(tensor: Tensor, heads: int) -> Tensor:
 def load_gguf(path: Path, overrides: JsonMapping) -> "LanguagePredictor":
     """The language predictor of a GGUF file."""
     source = read_gguf(path)
-    config, ours = _our_config(source)
+    config, _ = _our_config(source)
     text = parse_config(path.parent, source.metadata, build_tokenizer, path.name)
-    model = gpt.Model(ours)
     tensors = dict(huggingface_weights(source, config))
-    load_weights(model, llama.with_zero_biases(model, tensors, config), llama.names(ours), llama.COMPUTED)
-    return causal.language_predictor(path, config, overrides, ours, model, text)
+    folder = llama.FORMAT.build_model(path.parent, config, tensors, path.name)
+    return llama.FORMAT.processors.load(causal.with_tokenizer(folder, text), overrides)
