@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config.strategies import Beam, EarlyStopping, Greedy, TokenRules
 from ..data.batch import Batch
@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel
+    from transformers import GenerationConfig
 
     from ..tasks.translate.task import TranslatePredictor
     from .huggingface.format import Folder
@@ -96,20 +96,21 @@ class Seq2SeqSample:
             self.count.add("the folder", ours.predict(self.texts, **theirs), predictor.predict(self.texts, **expected))
         return [self.logits_of(ours)]
 
-    def theirs(self, model: "PreTrainedModel", draft: Path, hf: ModuleType) -> list[Tensor]:
+    def theirs(self, model: nn.Module, draft: Path, hf: ModuleType) -> list[Tensor]:
         from .huggingface.seq2seq import has_target_folder
 
-        predictor, texts = self.predictor, self.texts
+        predictor, texts, hf_model = self.predictor, self.texts, cast(Any, model)
         source = target = hf.AutoTokenizer.from_pretrained(draft)
         if has_target_folder(predictor):
             target = hf.AutoTokenizer.from_pretrained(draft, subfolder="target")
         ids = [[*row, predictor.source.end] for row in self.ids]
         compare_tokens("transformers", texts, source(texts).input_ids, ids)
         batch, inputs = self.batch, source(texts, return_tensors="pt", padding=True)
-        logits = model(**inputs, decoder_input_ids=batch["target"].values).logits
+        logits = hf_model(**inputs, decoder_input_ids=batch["target"].values).logits
         penalty: float = predictor.run.decode.strategy.length_penalty
-        plain = plain_generation(model.generation_config, predictor.target.end, predictor.suppressed, hf)
-        model.generation_config = plain
+        hf_model.generation_config = plain_generation(
+            hf_model.generation_config, predictor.target.end, predictor.suppressed, hf
+        )
         for theirs, ours in (
             ({"num_beams": 1}, greedy(self.max_tokens)),
             (
@@ -117,7 +118,7 @@ class Seq2SeqSample:
                 beam(self.max_tokens, "heuristic", penalty),
             ),
         ):
-            outputs = model.generate(**inputs, max_new_tokens=self.max_tokens, **theirs)
+            outputs = hf_model.generate(**inputs, max_new_tokens=self.max_tokens, **theirs)
             decoded = target.batch_decode(outputs, skip_special_tokens=True)
             self.count.add("transformers", decoded, whole_texts(predictor, texts, ours))
         return [logits.flatten(0, 1)[batch["labels"].positions]]

@@ -7,7 +7,6 @@ pools the first prompt vector of a BERT, and a T5 has a prefix in its decoder on
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,8 @@ from ..adapt.prompt_tuning import PromptTuning
 from ..config.tuning import Lora, Prefix, Prompt, Untuned
 from ..config.types import Base
 from ..errors import UserError
+from ..families import t5
+from ..families.bert import EncoderConfig
 from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
@@ -57,8 +58,9 @@ TASK_TYPES = {"words": None, "none": None, "class": "SEQ_CLS", "tag": "TOKEN_CLS
 
 def task_type(c: Base) -> str | None:
     """PEFT's name of a model's task."""
-    other = "SEQ_2_SEQ_LM" if c.family == "t5" else "CAUSAL_LM"
-    return TASK_TYPES[c.head] if hasattr(c, "head") else other
+    if isinstance(c, EncoderConfig):
+        return TASK_TYPES[c.head]
+    return "SEQ_2_SEQ_LM" if isinstance(c, t5.Config) else "CAUSAL_LM"
 
 
 def their_names(c: Base) -> Names:
@@ -69,7 +71,7 @@ def their_names(c: Base) -> Names:
 
 def body_prefix(c: Base) -> str:
     """The prefix of all names except those of heads."""
-    return "bert." if c.family == "bert" and bert.FORMAT.architecture(c) != "BertModel" else ""
+    return "bert." if isinstance(c, EncoderConfig) and bert.FORMAT.architecture(c) != "BertModel" else ""
 
 
 def is_peft_folder(folder: Path) -> bool:

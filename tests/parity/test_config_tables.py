@@ -121,7 +121,7 @@ CASES = {
     "marian": Case(
         marian.CONFIG, transformer_family.Config, transformer_family.SIZES,
         [as_json(hf.MarianConfig(decoder_layers=3, scale_embedding=True)),
-         as_json(hf.MarianConfig(share_encoder_decoder_embeddings=False, decoder_vocab_size=50, activation_function="swish"))],
+         as_json(hf.MarianConfig(share_encoder_decoder_embeddings=False, decoder_vocab_size=50, activation_function="silu"))],
         {},
         {"vocab": counts, "target_vocab": st.integers(0, 9), "heads": counts, "layers": st.integers(4, 6),
          "decoder_layers": st.integers(0, 3), "inner": counts, "dropout": shares, "tied": st.booleans(), "scaled": st.booleans(),
@@ -163,7 +163,7 @@ CASES = {
         ("labels", "pooled", "next_sentence"), widen,
     ),
     "longformer": Case(
-        longformer.config_table(2), longformer_family.Config, longformer_family.SIZES,
+        longformer.CONFIG, longformer_family.Config, longformer_family.SIZES,
         [as_json(hf.LongformerConfig(attention_window=[8, 6] + [4] * 10, attention_probs_dropout_prob=0.0),
                  architectures=["LongformerModel"], regard={"globals": 1})],
         {},

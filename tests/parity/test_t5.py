@@ -17,7 +17,7 @@ from prototypes.checks import close, ragged
 import regard
 from regard.errors import UserError
 from regard.families import t5
-from regard.formats.huggingface import t5_export
+from regard.formats.huggingface.t5 import FORMAT
 from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.formats.parity import best_hypotheses
 from regard.parts import slots
@@ -232,11 +232,11 @@ def test_unsupported_settings_are_named() -> None:
         vocab=9, decoder_layers=9, target_vocab=9, positions=slots.Sinusoid(), attention=slots.Additive(),
         norm=slots.LayerNorm(), feed=slots.Gated(act="gelu"),
     )  # fmt: skip
-    words = " ".join(t5_export.unsupported(c))
+    words = " ".join(FORMAT.unsupported(c))
     for part in ("positions.kind=sinusoid", "attention.kind=additive", "norm.kind=layer", "feed.act=gelu", "tokenizer.joint=true",
                  "model.decoder_layers=9 (expected at most model.layers=8"):  # fmt: skip
         assert part in words
-    assert t5_export.unsupported(t5.Config(attention=slots.Dense())) == [
+    assert FORMAT.unsupported(t5.Config(attention=slots.Dense())) == [
         "model.attention.scaled=true (expected false: T5 does not scale its scores)"
     ]
-    assert t5_export.unsupported(t5.Config()) == []
+    assert FORMAT.unsupported(t5.Config()) == []

@@ -19,12 +19,13 @@ from regard.decode.engine.requests import SearchRequest
 from regard.errors import UserError
 from regard.families import whisper as family
 from regard.formats.huggingface import whisper
+from regard.formats.huggingface.weight_names import export_weights
 from regard.parts import Inputs
 from regard.processors.sound.log_mel import AudioProcessor
 
 
 def read(path: Path) -> whisper.WhisperFolder:
-    return whisper.read(path, json.loads((path / "config.json").read_text()))
+    return whisper.FORMAT.read(path)
 
 
 def change_json(path: Path, **values: Any) -> None:
@@ -50,7 +51,7 @@ def test_published_shapes_have_the_names_and_shapes_of_transformers(size: str) -
     c = family.Config(size=size, vocab=51865, **family.SIZES[size])
     with torch.device("meta"):
         theirs = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**whisper.CONFIG.write(c))).state_dict()
-        ours = whisper.export_weights(family.Model(c), whisper.names(c))
+        ours = export_weights(family.Model(c), whisper.names(c))
     shapes = {name: tensor.shape for name, tensor in ours.items()}
     computed = {whisper.SINUSOID, "proj_out.weight"}
     assert shapes == {name: tensor.shape for name, tensor in theirs.items() if name not in computed}
@@ -133,7 +134,7 @@ def test_generated_tokens_equal_transformers(beams: int, pair: tuple[Path, Any])
 def test_a_folder_is_written_whole(tied: bool, tmp_path: Path) -> None:
     theirs = write_folder(tmp_path / "a", tie_word_embeddings=tied, decoder_layers=1, dropout=0.1)
     folder = read(tmp_path / "a")
-    whisper.write(folder, tmp_path / "b")
+    whisper.FORMAT.write(folder, tmp_path / "b")
     again = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "b").eval()
     for name, tensor in theirs.state_dict().items():
         close(again.state_dict()[name], tensor, 1e-6)
@@ -224,7 +225,7 @@ def test_what_cannot_be_written_is_refused(pair: tuple[Path, Any], tmp_path: Pat
     folder = read(pair[0])
     changed = folder.config.model_copy(update={"norm": family.slots.RMSNorm()})
     with pytest.raises(UserError, match="cannot become a Whisper folder; what does not fit: model.norm.kind=rms"):
-        whisper.write(replace(folder, config=changed), tmp_path / "x")
+        whisper.FORMAT.write(replace(folder, config=changed), tmp_path / "x")
     with pytest.raises(UserError, match="use the feature extractor of this model"):
-        whisper.write(replace(folder, sound=AudioProcessor()), tmp_path / "x")
+        whisper.FORMAT.write(replace(folder, sound=AudioProcessor()), tmp_path / "x")
     assert not (tmp_path / "x").exists()

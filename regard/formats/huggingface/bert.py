@@ -54,7 +54,11 @@ def names(c: bert.EncoderConfig) -> Names:
 
 def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
     """Patterns of tensors that transformers ignores too."""
-    heads = {"cls.predictions": c.head == "words", "cls.seq_relationship": c.next_sentence, "classifier": bool(c.labels)}
+    heads = {
+        "cls.predictions": c.head == "words",
+        "cls.seq_relationship": c.next_sentence,
+        "classifier": bool(c.labels),
+    }
     bias = () if c.tied else (r"cls\.predictions\.bias",)  # an untied decoder has its own
     return (*absent_heads(heads), *bias)
 

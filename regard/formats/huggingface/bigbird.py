@@ -7,7 +7,7 @@ from ...families import bigbird
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from . import bert
-from .config_table import ConfigTable, Field, Joint, Limit, Only, present
+from .config_table import ConfigTable, Joint, Limit, Only, present
 from .encoders import CLASS_HEAD, EncoderFolder, EncoderSource, TextProcessors, encoder_rows, head_settings
 from .format import HuggingFaceFormat, WeightTable
 from .vocabularies import load_bigbird_unigram

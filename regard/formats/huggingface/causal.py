@@ -4,12 +4,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...config.run_folder import FORMAT
 from ...decode import SearchSettings, run_search
@@ -39,8 +39,6 @@ from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokeni
 from .vocabularies import tokenizer_settings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ...tasks.language.task import LanguagePredictor
 
 UNQUANTIZED = Only("quantization_config", None, "regard reads unquantized folders", written=False)
@@ -296,16 +294,20 @@ class CausalSample:
         self.count.add("the folder", self.continuations(folder.model), self.outputs)
         return [self.logits_of(folder.model)]
 
-    def theirs(self, model: "PreTrainedModel", draft: Path, hf: ModuleType) -> list[Tensor]:
-        end, ids = self.tokenizer.end, hf.AutoTokenizer.from_pretrained(draft)(self.texts).input_ids
+    def theirs(self, model: nn.Module, draft: Path, hf: ModuleType) -> list[Tensor]:
+        end, hf_model, ids = (
+            self.tokenizer.end,
+            cast(Any, model),
+            hf.AutoTokenizer.from_pretrained(draft)(self.texts).input_ids,
+        )
         if getattr(self.tokenizer, "adds_start", False):  # an imported vocabulary may put START before every text
             ids = [row[1:] if row[0] == self.tokenizer.start else row for row in ids]
         compare_tokens("transformers", self.texts, ids, self.ids)
         (tokens, valid), (left_tokens, left_valid) = self.batch(), self.batch(left=True)
-        logits = model(tokens, attention_mask=valid.long()).logits[valid]
+        logits = hf_model(tokens, attention_mask=valid.long()).logits[valid]
         plain = hf.GenerationConfig(max_new_tokens=STEPS, eos_token_id=end, pad_token_id=self.tokenizer.pad)  # greedy
-        model.generation_config = hf.GenerationConfig()  # the preferences of a model are not compared
-        output = model.generate(left_tokens, attention_mask=left_valid.long(), generation_config=plain)
+        hf_model.generation_config = hf.GenerationConfig()  # the preferences of a model are not compared
+        output = hf_model.generate(left_tokens, attention_mask=left_valid.long(), generation_config=plain)
         rows = [row[: row.index(end)] if end in row else row for row in output[:, left_tokens.size(1) :].tolist()]
         self.count.add("transformers", self.token_texts(rows), self.outputs)
         return [logits]

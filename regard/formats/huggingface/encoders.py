@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...config.run import AnyRun
 from ...errors import UserError
 from ...families import bert
-from ...files import JsonMapping, JsonObject, write_json
+from ...files import JsonMapping, JsonObject
 from ...parts import Inputs, slots
 from ...parts.pooling import Pooling
 from ...processors.text.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
@@ -49,7 +49,7 @@ def encoder_rows(
 
     def architecture(c: bert.EncoderConfig) -> JsonObject:
         pretraining = next_sentence if c.next_sentence and next_sentence else {}
-        by_head = {head: name for name, head in reversed(architectures.items())} | dict(pretraining)
+        by_head = {head: name for name, head in reversed([*architectures.items()])} | dict(pretraining)
         return {"architectures": [by_head[c.head]]}
 
     return (
@@ -254,7 +254,7 @@ class TextProcessors:
         return predictor
 
     def write(self, predictor: EncoderSource, draft: Path) -> JsonObject:
-        """Write the tokenizer. Texts cannot contain control tokens, except `<mask>` where masked words are predicted."""
+        """Write the tokenizer. Texts contain no control tokens, except `<mask>` where masked words are predicted."""
         c, text = predictor.run.model, predictor.tokenizer
         backend = portable_tokenizer(text)
         backend.post_processor = text_template(text)

@@ -72,9 +72,7 @@ FORMATS: Registry[Any] = Registry(
 def format_of_type(model_type: str) -> AnyFormat:
     """The format of a model type that FORMATS has."""
     entry = FORMATS[model_type]
-    if not isinstance(entry, str):
-        return entry
-    found: AnyFormat = import_module(f"{__package__}.{entry}").FORMAT
+    found: AnyFormat = import_module(f"{__package__}.{entry}").FORMAT if isinstance(entry, str) else entry
     return found
 
 
@@ -90,7 +88,7 @@ def written_formats() -> dict[str, list[AnyFormat]]:
 
 def format_of_config(c: Base) -> AnyFormat:
     """The format that represents a Config of ours best."""
-    return min(written_formats()[c.family], key=lambda each: len(each.unsupported(c)))
+    return min(written_formats()[getattr(c, "family", "")], key=lambda each: len(each.unsupported(c)))
 
 
 def _open_folder(path: Path) -> tuple[Path, JsonObject, AnyFormat]:

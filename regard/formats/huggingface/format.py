@@ -1,7 +1,7 @@
 """One class for all Hugging Face model types: it reads, writes, verifies and describes their folders.
 
-A module of this package defines an instance, `FORMAT`, for each of our families: the tables of config.json and of weight
-names, the processors, and what an exported folder is compared by. `folder.py` lists the modules by model type.
+A module of this package defines an instance, `FORMAT`, for one of our families: the tables of config.json and of
+weight names, the processors, and what an exported folder is compared by. `folder.py` lists the modules by model type.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -193,7 +193,7 @@ class Generation:
     def run(
         self, folder: "Folder", generation: JsonObject, target: Tokenizer, overrides: JsonMapping, **defaults: Json
     ) -> tuple[AnyRun, tuple[Filter, ...] | None]:
-        """The run that a folder describes, and the filters for its predictor; `defaults` hold unless a run saved its."""
+        """The run of a folder, and the filters of its predictor; `defaults` hold unless a run saved its own."""
         warn_of_unused(folder.path, generation, self.unused)
         c, never = folder.config, {target.pad, target.start} - {target.end}
         generation, filters = split_suppressed(folder.theirs, generation, never)

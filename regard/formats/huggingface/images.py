@@ -65,7 +65,7 @@ def read_image_settings(theirs: JsonMapping, default: ImageProcessor, class_name
     if theirs.get("do_resize") is False:
         raise ValueError("do_resize is false; regard resizes every image")
     resize, max_size = _read_size(theirs, absent)
-    resample = {number: name for name, number in RESAMPLING.items()}.get(theirs.get("resample", absent.resample))
+    resample: Any = {number: name for name, number in RESAMPLING.items()}.get(theirs.get("resample", absent.resample))
     if resample is None:
         raise ValueError(f"resample is {theirs.get('resample')}; expected one of {list(RESAMPLING.values())}")
     normal = theirs.get("do_normalize", True)
@@ -74,7 +74,13 @@ def read_image_settings(theirs: JsonMapping, default: ImageProcessor, class_name
         for name, value, neutral in (("mean", absent.mean, 0.0), ("std", absent.std, 1.0))
     )
     return replace(
-        default, resize=resize, max_size=max_size, crop=_read_crop(theirs, absent), resample=resample, mean=mean, std=std
+        default,
+        resize=resize,
+        max_size=max_size,
+        crop=_read_crop(theirs, absent),
+        resample=resample,
+        mean=mean,
+        std=std,
     )
 
 

@@ -148,7 +148,9 @@ MISTRAL_CONFIG = ConfigTable(
         Fixed("biased", False, "expected false for Mistral"),
     )
 )
-QWEN2_CONFIG = ConfigTable((one_class("Qwen2ForCausalLM", required=False), *SHARED, *DENSE, Fixed("biased", True, "expected true for Qwen2")))
+QWEN2_CONFIG = ConfigTable(
+    (one_class("Qwen2ForCausalLM", required=False), *SHARED, *DENSE, Fixed("biased", True, "expected true for Qwen2"))
+)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------

@@ -15,9 +15,7 @@ from .format import Folder, HuggingFaceFormat, PartOfModel, Source, WeightTable
 from .weight_names import WeightRule, add_prefixes
 
 UNUSED = (r".*\.num_batches_tracked", r"classifier\..*")  # batch norms count steps; the head of a classifier
-START_SETTINGS = frozenset(
-    {"family", "channels", "stem", "stages", "depths", "strides", "bottleneck", "backbone_norm"}
-)
+START_SETTINGS = frozenset({"family", "channels", "stem", "stages", "depths", "strides", "bottleneck", "backbone_norm"})
 CONVOLUTION = {"convolution": "convolution", "norm": "normalization"}
 TIMM: dict[str, Callable[[re.Match[str]], str]] = {  # patterns of timm's names, and the names of transformers
     r"conv1\.": lambda match: "embedder.embedder.convolution.",
@@ -103,8 +101,8 @@ class NoPredictions:
     def read(self, folder: Folder) -> NoReturn:
         """Name the command that the folder is for."""
         raise UserError(
-            f"{folder.root} holds a ResNet, a backbone that predicts nothing here; train a detector that starts from it: "
-            f"regard train detect start={folder.root}"
+            f"{folder.root} holds a ResNet, a backbone that predicts nothing here; train a detector that starts from "
+            f"it: regard train detect start={folder.root}"
         )
 
     def load(self, folder: Folder, overrides: JsonMapping) -> NoReturn:

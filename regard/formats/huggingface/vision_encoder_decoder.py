@@ -15,7 +15,7 @@ from ...modalities.image import MAX_TOKENS
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.external import FolderTokenizer
 from . import causal, gpt2, images, vit
-from .config_table import ConfigTable, Joint, Limit, Only, json_text, one_class, present
+from .config_table import ConfigTable, Joint, Limit, json_text, one_class, present
 from .control_ids import check_control_ids, check_vocabulary
 from .files import PROCESSOR
 from .format import Export, Folder, HuggingFaceFormat, Probe, WeightTable
@@ -139,7 +139,9 @@ class CaptionProcessors:
         """The folder with its processors and generation settings."""
         path, c = folder.path, folder.config
         settings = {key: value for key, value in folder.theirs.items() if value is not None}
-        generation = read_generation_config(path, {**folder.theirs["decoder"], **settings})  # as transformers merges them
+        generation = read_generation_config(
+            path, {**folder.theirs["decoder"], **settings}
+        )  # as transformers merges them
         check_control_ids(path, settings, c.vocab)
         text = causal.tokenizer(path, generation)
         check_vocabulary(path, text.backend.get_vocab().values(), c.vocab)

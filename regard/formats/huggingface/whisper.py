@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ...config.decode_sound import WhisperDecode
 from ...config.run import AnyRun, Run, change_settings
 from ...errors import UserError
 from ...families import whisper
@@ -228,16 +229,17 @@ class WhisperProcessors:
     def write(self, predictor: "WhisperPredictor | WhisperFolder", draft: Path) -> JsonObject:
         """Write the processors and generation_config.json; return the keys of config.json that they share."""
         c, sound = predictor.run.model, predictor.sound
-        kept = predictor if isinstance(predictor, WhisperFolder) else None
-        files = written_files(predictor, draft) if kept is None else kept.files
+        if isinstance(predictor, WhisperFolder):
+            files, keys = predictor.files, {**predictor.theirs, **FORMAT.config(c)}
+        else:
+            files = written_files(predictor, draft)
+            ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
+            keys = {key: json.loads(files[GENERATION_FILE])[key] for key in ids}
         parse_config(draft, {}, lambda _: check_features(sound, c), PROCESSOR)
         write_json(draft / PROCESSOR, write_sound_settings(sound))
         for name, content in files.items():
             (draft / name).write_bytes(content)
-        if kept is not None:
-            return {**kept.theirs, **FORMAT.config(c)}
-        ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
-        return {key: json.loads(files[GENERATION_FILE])[key] for key in ids}
+        return keys
 
 
 def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.Config:
