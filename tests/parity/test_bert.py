@@ -228,7 +228,9 @@ def predictor(c: bert.Config, kind: str = "wordpiece") -> SimpleNamespace:
     torch.manual_seed(4)
     model = loud(bert.Model(c), spread=3.0)
     labels = [f"label {i}" for i in range(c.labels)]
-    return SimpleNamespace(run=SimpleNamespace(task="tag", model=c), model=model, tokenizer=text, labels=labels)
+    return SimpleNamespace(
+        run=SimpleNamespace(task="tag", model=c, data=None), module=model, tokenizer=text, labels=labels
+    )
 
 
 SHAPE: dict[str, Any] = {
@@ -248,8 +250,8 @@ def test_imported_tokenizer_is_exported(tmp_path: Path) -> None:
     path = small.folder(tmp_path / "x", "BertForTokenClassification", {"do_lower_case": False}, num_labels=4)
     folder = read_folder(path)
     ours = SimpleNamespace(
-        run=SimpleNamespace(task="tag", model=folder.config),
-        model=folder.model,
+        run=SimpleNamespace(task="tag", model=folder.config, data=None),
+        module=folder.model,
         tokenizer=folder.tokenizer,
         labels=folder.labels,
     )

@@ -72,7 +72,7 @@ def test_huggingface(run, tmp_path, capsys):
     code, told, _ = said(
         capsys, "convert", run, "--to", "huggingface", "--out", out, "--data", f"{data}/test.low,{data}/test.up"
     )
-    assert code == 0 and "transformers" in told and "logits apart by" in told and "bleu" in told
+    assert code == 0 and "transformers" in told and "outputs apart by" in told and "bleu" in told
     assert {path.name for path in out.iterdir()} == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",

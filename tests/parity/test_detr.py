@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.families.detr import SIZES, Config, Model
 from regard.formats.huggingface import detr, resnet
 from regard.formats.huggingface.files import PROCESSOR, read_weights
-from regard.formats.huggingface.folder import load_folder
+from regard.formats.huggingface.folder import load_folder, load_start
 from regard.formats.huggingface.images import ImageFolder, write_image_settings
 from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Inputs
@@ -120,7 +120,7 @@ def test_folders_give_the_same_outputs_both_ways(name: str, size: tuple[int, int
 def predictor_of(folder: ImageFolder) -> Any:
     labels = {label: number for number, label in enumerate(folder.labels)}
     return SimpleNamespace(
-        run=SimpleNamespace(model=folder.config), module=folder.model, image=folder.image, labels=labels
+        run=SimpleNamespace(model=folder.config, data=None), module=folder.model, image=folder.image, labels=labels
     )
 
 
@@ -199,8 +199,8 @@ def test_what_a_folder_cannot_hold() -> None:
     refused = detr.FORMAT.unsupported(Config.model_validate(SIZES["tiny"] | {"strides": (1, 1), "anchors": "learned"}))
     assert refused == [
         "model.backbone_norm.kind=group (expected frozen: group norm does not exist there)",
-        "model.anchors=learned (expected none: queries are vectors there)",
         "model.strides=(1, 1) (expected 1 or 2, then 2)",
+        "model.anchors=learned (expected none: queries are vectors there)",
     ]
 
 
@@ -276,7 +276,7 @@ def test_resnet_folders_start_a_backbone(kind: str, tmp_path: Path) -> None:
     config = hf.ResNetConfig(**BACKBONES["bottleneck"])
     theirs = stir(getattr(hf, kind)(config))
     theirs.save_pretrained(tmp_path)
-    ours = resnet.load_start(tmp_path, json.loads((tmp_path / "config.json").read_text())).model["backbone"].eval()
+    ours = load_start(tmp_path).model["backbone"].eval()
     pixels = torch.randn(2, 3, 70, 90)
     with torch.no_grad():
         found = theirs(pixels, output_hidden_states=True).hidden_states[-1]

@@ -103,7 +103,7 @@ def test_refused_configs(tmp_path):
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true; regard reads gpt2 folders"),
         ({"add_cross_attention": True}, "add_cross_attention is true"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; regard reads unquantized folders"),
-        ({"activation_function": "mish"}, "activation_function is 'mish'; expected one of gelu_new"),
+        ({"activation_function": "mish"}, "activation_function is 'mish'; expected one of gelu, relu, gelu_new"),
         ({"n_head": 5}, "width 36 does not divide into 5 heads"),
         ({"n_embd": None}, "config.json has no 'n_embd'; fetch the folder again"),
         ({"n_embd": 72}, "'transformer.wte.weight' of the checkpoint has shape (300, 36)"),

@@ -93,6 +93,6 @@ FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
     {"bert": CONFIG},
     WeightTable(names, unused, modern_names, write_weights),
     TextProcessors(load_wordpiece, ("input_ids", "token_type_ids", "attention_mask")),
-    Export(("bert",), EncoderSample, usage, lambda c: TAGS.get(c.head, "feature-extraction")),
+    Export(lambda c: "bert", EncoderSample, usage, lambda c: TAGS.get(c.head, "feature-extraction")),
     head_settings(),
 )

@@ -1,6 +1,6 @@
 """Parts shared by folders of causal language models: tokenizer, generation settings, predictor, export."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -338,6 +338,6 @@ regard adds it unless `decode.add_start=false`. The model predicts END where a t
 """
 
 
-def causal_export(*model_types: str) -> "Export[LanguagePredictor, CausalFolder]":
-    """How runs become folders of these types."""
-    return Export(model_types, CausalSample, usage, lambda c: "text-generation", written_generation)
+def causal_export(model_type: Callable[[gpt.Config], str]) -> "Export[LanguagePredictor, CausalFolder]":
+    """How runs become folders of the model type of their Config."""
+    return Export(model_type, CausalSample, usage, lambda c: "text-generation", written_generation)

@@ -339,6 +339,6 @@ FORMAT: "HuggingFaceFormat[ContrastivePredictor, ClipFolder]" = HuggingFaceForma
     {"clip": CONFIG},
     WeightTable(names, lambda c: (r".*\.embeddings\.position_ids",), our_shapes, their_shapes),
     ClipProcessors(),
-    Export(("clip",), ClipSample, usage, lambda c: "zero-shot-image-classification"),
+    Export(lambda c: "clip", ClipSample, usage, lambda c: "zero-shot-image-classification"),
     size="",
 )

@@ -184,6 +184,6 @@ FORMAT: "HuggingFaceFormat[DetectPredictor, ImageFolder]" = HuggingFaceFormat(
     {"detr": CONFIG},
     WeightTable(names, lambda c: resnet.UNUSED, their_backbone),
     ImageProcessors("detect", lambda c: IMAGES, label_names, images.DETR),
-    Export(("detr",), sample, usage, lambda c: "object-detection"),
+    Export(lambda c: "detr", sample, usage, lambda c: "object-detection"),
     complete,
 )

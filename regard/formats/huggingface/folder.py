@@ -79,9 +79,8 @@ def format_of_type(model_type: str) -> AnyFormat:
 def written_formats() -> dict[str, list[AnyFormat]]:
     """By family: the formats that its runs can become."""
     formats: dict[str, list[AnyFormat]] = {}
-    for model_type in FORMATS:
-        found = format_of_type(model_type)
-        if found.export and model_type == found.export.types[0]:
+    for found in dict.fromkeys(map(format_of_type, FORMATS)):
+        if found.export is not None:
             formats.setdefault(found.family, []).append(found)
     return formats
 

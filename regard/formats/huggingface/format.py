@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ...config.run import AnyRun
 from ...config.types import Base
+from ...errors import UserError
 from ...families import family
 from ...files import JsonMapping, JsonObject, read_json, write_json
 from ..model_files import WEIGHTS, first_module
@@ -134,7 +135,7 @@ def _nothing(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str
 class Export(Generic[P, F]):
     """How runs of a family become folders."""
 
-    types: tuple[str, ...]  # the model types that are written: the first that can represent the run
+    model_type: Callable[[Any], str]  # by our Config
     sample: Callable[[P], Sample[F]]
     usage: Callable[[P], str]  # the usage example of README.md
     tag: Callable[[Any], str]  # the Hub's pipeline tag, by our Config
@@ -150,7 +151,7 @@ class PartOfModel:
     build: Callable[[Any], nn.Module]  # by our Config
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HuggingFaceFormat(Generic[P, F]):
     """Folders of one or several model types, which are one family of ours."""
 
@@ -179,7 +180,7 @@ class HuggingFaceFormat(Generic[P, F]):
 
     def from_huggingface(self, theirs: JsonMapping, tensors: Collection[str] = ()) -> Base:
         """Our Config of config.json and the names of the tensors; ValueError names what regard cannot represent."""
-        settings: JsonObject = self.tables[theirs["model_type"]].read(theirs)
+        settings = self.tables[theirs.get("model_type", next(iter(self.tables)))].read(theirs)
         settings |= self.complete(settings, theirs, tensors)
         size = {"size": self.size} if self.size else {}
         config: Base = family(self.family).Config.model_validate(size | settings)
@@ -189,6 +190,7 @@ class HuggingFaceFormat(Generic[P, F]):
         """The model of a folder."""
         home = path if (path / "config.json").is_file() else first_module(path)
         theirs = read_json(home / "config.json") if theirs is None else theirs
+        parse_config(home, theirs, self.from_huggingface)  # before the weights, which may be large
         return self.build_model(home, theirs, read_weights(home), root=path)
 
     def build_model(
@@ -211,18 +213,13 @@ class HuggingFaceFormat(Generic[P, F]):
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def refusals(self, c: Base) -> dict[str, list[str]]:
-        """By model type that can be written: the settings that it cannot represent."""
-        return {name: self.tables[name].unsupported(c) for name in self.written.types}
-
     def unsupported(self, c: Base) -> list[str]:
-        """The settings that the nearest model type cannot represent; empty if one fits."""
-        return min(self.refusals(c).values(), key=len)
+        """The settings that the model type cannot represent."""
+        return self.tables[self.written.model_type(c)].unsupported(c)
 
     def config(self, c: Base) -> JsonObject:
         """The config.json of our Config, without the keys of its processors."""
-        refusals = self.refusals(c)
-        model_type = min(refusals, key=lambda name: len(refusals[name]))
+        model_type = self.written.model_type(c)
         return {"model_type": model_type, **self.tables[model_type].write(c), "dtype": "float32"}
 
     def tag(self, c: Base) -> str:
@@ -246,6 +243,8 @@ class HuggingFaceFormat(Generic[P, F]):
     def write(self, predictor: P, draft: Path, precision: str = "fp32") -> None:
         """Write everything in the folder except its README."""
         _, c = self.weights.twin(predictor.module, predictor.run.model)
+        if refusals := self.unsupported(c):
+            raise UserError(f"{draft.name} cannot become {self.name}; what does not fit: {', '.join(refusals)}")
         draft.mkdir(parents=True)
         config = self.config(c) | self.processors.write(predictor, draft)
         (draft / WEIGHTS).write_bytes(save(self.tensors(predictor), {"format": "pt"}))

@@ -129,6 +129,6 @@ FORMAT: "HuggingFaceFormat[LanguagePredictor, CausalFolder]" = HuggingFaceFormat
     {"gpt2": CONFIG},
     WeightTable(names, lambda c: COMPUTED, with_prefix, without_tied_head, with_biases),
     CausalProcessors(),
-    causal_export("gpt2"),
+    causal_export(lambda c: "gpt2"),
     size="gpt2",
 )

@@ -99,8 +99,7 @@ def write_window(c: gpt.Config) -> JsonObject:
 def refuse_window(c: gpt.Config) -> str | None:
     """Mistral has one window for all layers, or plain attention."""
     if not isinstance(c.attention, slots.Window):
-        plain = c.attention.kind == "dense" and c.attention.scaled
-        return None if plain else f"model.attention.kind={c.attention.kind} (expected window for Mistral)"
+        return None
     if len(set(_numbers(c.attention.radius))) > 1:
         return f"model.attention.radius={c.attention.radius} (expected one number for Mistral)"
     dilated = set(_numbers(c.attention.dilation)) != {1}
@@ -193,6 +192,6 @@ FORMAT: "HuggingFaceFormat[LanguagePredictor, CausalFolder]" = HuggingFaceFormat
     {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG},
     WeightTable(names, lambda c: COMPUTED, with_zero_biases, without_tied_head),
     CausalProcessors(),
-    causal_export("llama", "mistral"),
+    causal_export(lambda c: "mistral" if isinstance(c.attention, slots.Window) else "llama"),
     size="llama",
 )

@@ -155,6 +155,6 @@ FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
     {"longformer": CONFIG},
     WeightTable(names, roberta_unused, read_body("longformer."), write_weights),
     LongformerProcessors(load_byte_bpe),
-    Export(("longformer",), sample, usage, lambda c: TAGS.get(c.head, "feature-extraction")),
+    Export(lambda c: "longformer", sample, usage, lambda c: TAGS.get(c.head, "feature-extraction")),
     head_settings(),
 )

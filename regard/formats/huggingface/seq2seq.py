@@ -94,7 +94,7 @@ transformers ends a beam search as regard does with `decode.strategy.early_stopp
 
 def seq2seq_export(model_type: str) -> "Export[TranslatePredictor, Seq2SeqFolder]":
     """How runs become folders of this type."""
-    return Export((model_type,), Seq2SeqSample, usage, lambda c: "translation", written_generation)
+    return Export(lambda c: model_type, Seq2SeqSample, usage, lambda c: "translation", written_generation)
 
 
 def write_tokenizers(predictor: "TranslatePredictor", draft: Path) -> dict[str, TrainedTokenizer]:

@@ -215,6 +215,6 @@ FORMAT: "HuggingFaceFormat[CaptionPredictor, CaptionFolder]" = HuggingFaceFormat
     {"vision-encoder-decoder": CONFIG},
     WeightTable(names, lambda c: UNUSED),
     CaptionProcessors(),
-    Export(("vision-encoder-decoder",), sample, usage, lambda c: "image-to-text", written_generation),
+    Export(lambda c: "vision-encoder-decoder", sample, usage, lambda c: "image-to-text", written_generation),
     size="base",
 )

@@ -122,7 +122,7 @@ FORMAT: "HuggingFaceFormat[ClassifyImagePredictor, ImageFolder]" = HuggingFaceFo
     {"vit": CONFIG},
     WeightTable(names),
     ImageProcessors("classify_image", default_image, label_names),
-    Export(("vit",), sample, usage, lambda c: "image-classification"),
+    Export(lambda c: "vit", sample, usage, lambda c: "image-classification"),
     complete,
     size="",
 )

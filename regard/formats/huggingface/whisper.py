@@ -394,6 +394,6 @@ FORMAT: "HuggingFaceFormat[WhisperPredictor, WhisperFolder]" = HuggingFaceFormat
     {"whisper": CONFIG},
     WeightTable(names, lambda c: (SINUSOID.replace(".", r"\."),), refuse_other_positions, with_positions),
     WhisperProcessors(),
-    Export(("whisper",), sample, usage, lambda c: "automatic-speech-recognition"),
+    Export(lambda c: "whisper", sample, usage, lambda c: "automatic-speech-recognition"),
     size="whisper",
 )
