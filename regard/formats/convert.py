@@ -33,8 +33,9 @@ LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft"
 
 def exporters(to: str) -> Mapping[str, Sequence[Exporter]]:
     """By family: the exporters of a format."""
-    others: dict[str, dict[str, list[Exporter]]] = {"ctranslate2": ctranslate2.EXPORTERS, "peft": peft.EXPORTERS}
-    return others[to] if to in others else written_formats()
+    others = {"ctranslate2": ctranslate2.EXPORTERS, "peft": peft.EXPORTERS}
+    formats = {} if to in others else written_formats()
+    return others.get(to) or {name: [each.exporter for each in found] for name, found in formats.items()}
 
 
 def find_exporter(path: Path, to: str, run: Run, ngrams: NGramCounts | None = None) -> Exporter:

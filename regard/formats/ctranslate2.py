@@ -16,7 +16,7 @@ from ..parts import Attention, Residual, Stack, slots
 from ..parts.feed import FeedForward, GatedFeedForward
 from ..parts.kernels import SoftmaxKernel
 from ..processors.text.tokenizers import Tokenizer
-from .exporter import Exporter, ExportFunctions
+from .exporter import Exporter
 from .huggingface.generation import max_positions
 from .huggingface.seq2seq import write_tokenizers
 from .parity import BEAM, MIN_EQUAL_TEXTS, MatchCount, Seq2SeqSample, beam, best_hypotheses, check_difference, greedy
@@ -223,5 +223,5 @@ as in regard with `decode.strategy.early_stopping=first`.
 
 
 EXPORTERS: dict[str, list[Exporter]] = {
-    "transformer": [ExportFunctions("a CTranslate2 model", unsupported, write, verify, usage, lambda c: "translation")]
+    "transformer": [Exporter("a CTranslate2 model", unsupported, write, verify, usage, lambda c: "translation")]
 }

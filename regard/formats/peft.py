@@ -29,7 +29,7 @@ from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
 from ..tasks.predictor import AnyPredictor
-from .exporter import Exporter, ExportFunctions
+from .exporter import Exporter
 from .hub import peft_base
 from .huggingface import bert, gpt2
 from .huggingface.folder import format_of_config
@@ -411,9 +411,9 @@ def unsupported(c: Base) -> list[str]:
 
 def tag(c: Base) -> str:
     """The Hub's name for the task."""
-    return format_of_config(c).tag(c)
+    return format_of_config(c).written.tag(c)
 
 
 EXPORTERS: dict[str, list[Exporter]] = dict.fromkeys(
-    FAMILIES["lora"], [ExportFunctions("a PEFT folder", unsupported, write, verify, usage, tag)]
+    FAMILIES["lora"], [Exporter("a PEFT folder", unsupported, write, verify, usage, tag)]
 )

@@ -17,7 +17,7 @@ from regard.families import longformer as longformer_family
 from regard.families import t5 as t5_family
 from regard.families import transformer as transformer_family
 from regard.families import whisper as whisper_family
-from regard.formats.huggingface import bert, bigbird, gpt2, llama, longformer, marian, t5, whisper
+from regard.formats.huggingface import bert, bigbird, gpt2, llama, longformer, marian, roberta, t5, whisper
 from regard.formats.huggingface.config_table import (
     REQUIRED,
     ConfigTable,
@@ -161,6 +161,12 @@ CASES = {
         {}, ENCODER | {"attention.kind": st.just("dense"), "attention.dropout": shares,
                                            "positions.kind": st.just("learned"), "next_sentence": st.booleans()},
         ("labels", "pooled", "next_sentence"), widen,
+    ),
+    "roberta": Case(
+        roberta.CONFIG, bert_family.Config, bert_family.SIZES,
+        [as_json(hf.RobertaConfig(), architectures=["RobertaForMaskedLM"])],
+        {}, ENCODER | {"attention.kind": st.just("dense"), "attention.dropout": shares, "positions.kind": st.just("learned")},
+        ("labels", "pooled"), widen,
     ),
     "longformer": Case(
         longformer.CONFIG, longformer_family.Config, longformer_family.SIZES,

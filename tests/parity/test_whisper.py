@@ -193,7 +193,7 @@ def test_features_of_30_seconds_equal_transformers(bins: int, seconds: int) -> N
 @pytest.mark.parametrize(
     ("file", "values", "words"),
     [
-        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "expected one of WhisperForConditional"),
+        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "expected WhisperForConditional"),
         ("config.json", {"scale_embedding": True}, "scale_embedding is true; regard reads Whisper folders without it"),
         ("config.json", {"decoder_attention_heads": 2}, "differ; regard needs them equal"),
         ("generation_config.json", {"decoder_start_token_id": None}, "has no 'decoder_start_token_id'"),

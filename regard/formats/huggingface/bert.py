@@ -88,7 +88,7 @@ def usage(predictor: EncoderSource) -> str:
 
 
 FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
-    "BERT",
+    "a BERT folder",
     "bert",
     {"bert": CONFIG},
     WeightTable(names, unused, modern_names, write_weights),

@@ -81,7 +81,7 @@ def unused(c: bigbird.Config) -> tuple[str, ...]:
 
 
 FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
-    "BigBird",
+    "a BigBird folder",
     "bigbird",
     {"big_bird": CONFIG},
     WeightTable(names, unused, lambda tensors, theirs: {name.removeprefix("bert."): tensors[name] for name in tensors}),

@@ -35,7 +35,7 @@ from .generation import (
     rules_from_generation,
     strategy_from_generation,
 )
-from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer
+from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer_json
 from .vocabularies import tokenizer_settings
 
 if TYPE_CHECKING:
@@ -227,9 +227,9 @@ def write_folder_tokenizer(tokenizer: Tokenizer, draft: Path, longest: int, add_
     """Write a tokenizer of ours, or one that was imported with its own control tokens."""
     about = tokenizer_config(tokenizer, longest)
     if isinstance(tokenizer, FolderTokenizer):
-        write_tokenizer(draft, tokenizer.backend, about | control_token_names(tokenizer))
+        write_tokenizer_json(draft, tokenizer.backend, about | control_token_names(tokenizer))
     else:
-        write_tokenizer(draft, portable_tokenizer(cast(TrainedTokenizer, tokenizer), add_end=add_end), about)
+        write_tokenizer_json(draft, portable_tokenizer(cast(TrainedTokenizer, tokenizer), add_end=add_end), about)
 
 
 def control_token_names(tokenizer: FolderTokenizer) -> dict[str, str]:

@@ -27,7 +27,7 @@ from .control_ids import check_vocabulary
 from .files import PROCESSOR
 from .format import Export, Folder, HuggingFaceFormat, Tensors, WeightTable
 from .images import read_image, write_image_settings
-from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer
+from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer_json
 from .weight_names import WeightRule, add_prefixes
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def write_clip_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids
         start, end, control = SPECIALS[START], SPECIALS[END], dict(roles)
     numbers = [(name, backend.token_to_id(name)) for name in dict.fromkeys((start, end))]
     backend.post_processor = processors.TemplateProcessing(single=f"{start} $A {end}", special_tokens=numbers)
-    write_tokenizer(draft, backend, tokenizer_config(tokenizer, max_length) | control)
+    write_tokenizer_json(draft, backend, tokenizer_config(tokenizer, max_length) | control)
 
 
 def renumber_tokens(backend: Backend, ids: dict[int, int]) -> Backend:
@@ -334,7 +334,7 @@ print(labels[int(outputs.logits_per_image.argmax())])
 
 
 FORMAT: "HuggingFaceFormat[ContrastivePredictor, ClipFolder]" = HuggingFaceFormat(
-    "CLIP",
+    "a CLIP folder",
     "clip",
     {"clip": CONFIG},
     WeightTable(names, lambda c: (r".*\.embeddings\.position_ids",), our_shapes, their_shapes),

@@ -139,7 +139,8 @@ def read_class(theirs: JsonMapping, architectures: Mapping[str, Value]) -> Value
     """What a folder's class means; the first of `architectures` where config.json names none."""
     name = (theirs.get("architectures") or [next(iter(architectures))])[0]
     if name not in architectures:
-        raise ValueError(f"architectures has {name!r}; expected one of {', '.join(architectures)}")
+        several = "one of " if len(architectures) > 1 else ""
+        raise ValueError(f"architectures has {name!r}; expected {several}{', '.join(architectures)}")
     return architectures[name]
 
 

@@ -17,7 +17,7 @@ from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
 from . import images, resnet
 from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Only, choice, one_class, present
-from .format import Export, HuggingFaceFormat, Probe, Tensors, WeightTable
+from .format import Export, HuggingFaceFormat, Tensors, TensorSample, WeightTable
 from .images import ImageFolder, ImageProcessors
 from .labels import stored_labels
 from .weight_names import WeightRule, add_prefixes, any_of
@@ -154,7 +154,7 @@ def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str
     return {"labels": len(label_names(theirs))}
 
 
-def sample(predictor: "DetectPredictor") -> Probe:
+def sample(predictor: "DetectPredictor") -> TensorSample:
     """Random images, one of them padded, and the boxes with their logits."""
     c: detr.Config = predictor.run.model
     pixels = torch.randn(2, c.channels, 96, 128, generator=torch.Generator().manual_seed(1))
@@ -170,7 +170,7 @@ def sample(predictor: "DetectPredictor") -> Probe:
         output = model(pixels, pixel_mask=valid.long())
         return torch.cat([output.logits, output.pred_boxes], -1)
 
-    return Probe(predictor.module, outputs, their_outputs)
+    return TensorSample(predictor.module, outputs, their_outputs)
 
 
 def usage(predictor: "DetectPredictor") -> str:
@@ -179,7 +179,7 @@ def usage(predictor: "DetectPredictor") -> str:
 
 
 FORMAT: "HuggingFaceFormat[DetectPredictor, ImageFolder]" = HuggingFaceFormat(
-    "DETR",
+    "a DETR folder",
     "detr",
     {"detr": CONFIG},
     WeightTable(names, lambda c: resnet.UNUSED, their_backbone),

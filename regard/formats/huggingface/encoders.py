@@ -28,7 +28,7 @@ from .control_ids import check_control_ids, check_vocabulary
 from .format import Folder, Tensors
 from .labels import PROBLEM_TYPE, label_names, problem_type
 from .sentence_transformers import apply_sentence_settings, read_modules
-from .tokenizer_export import portable_tokenizer, write_tokenizer
+from .tokenizer_export import portable_tokenizer, write_tokenizer_json
 from .weight_names import Names, WeightRule, add_prefixes, any_of
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class TextProcessors:
             "model_max_length": c.positions.tokens,
             "model_input_names": list(self.inputs),
         }
-        write_tokenizer(draft, backend, about)
+        write_tokenizer_json(draft, backend, about)
         return {"pad_token_id": text.pad}
 
 

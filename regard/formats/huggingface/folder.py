@@ -37,7 +37,7 @@ class StartModel(Protocol):
 
 
 @dataclass
-class Part:
+class StartPart:
     """A trained part of a model, such as a backbone: what a run may start from."""
 
     run: Run
@@ -126,4 +126,4 @@ def load_start(path: Path) -> StartModel | None:
     if found.part is None:
         return None
     folder = found.read_model(home, config)
-    return Part(Run(task=found.part.task, model=folder.config), folder.model)
+    return StartPart(Run(task=found.part.task, model=folder.config), folder.model)

@@ -21,6 +21,7 @@ from ...config.types import Base
 from ...errors import UserError
 from ...families import family
 from ...files import JsonMapping, JsonObject, read_json, write_json
+from ..exporter import Exporter
 from ..model_files import WEIGHTS, first_module
 from ..parity import check_close, quiet
 from .config_table import ConfigTable
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 Tensors: TypeAlias = dict[str, Tensor]
 
 
-class Source(Protocol):
+class ExportSource(Protocol):
     """The parts of every predictor that an export reads."""
 
     @property
@@ -55,9 +56,9 @@ class Folder:
     model: Any
 
 
-P = TypeVar("P", bound=Source)  # the predictor of a run
+P = TypeVar("P", bound=ExportSource)  # the predictor of a run
 F = TypeVar("F", bound=Folder)
-P_contra = TypeVar("P_contra", bound=Source, contravariant=True)
+P_contra = TypeVar("P_contra", bound=ExportSource, contravariant=True)
 F_contra = TypeVar("F_contra", bound=Folder, contravariant=True)
 
 
@@ -74,7 +75,7 @@ class Processors(Protocol[P_contra, F]):
         """The predictor of a folder that `read` returned."""
 
 
-class Sample(Protocol[F_contra]):
+class ExportSample(Protocol[F_contra]):
     """Inputs on which a folder must give what the run gives. Tokens and texts are compared on the way."""
 
     inputs: str  # what they are, for the report
@@ -91,7 +92,7 @@ class Sample(Protocol[F_contra]):
 
 
 @dataclass
-class Probe:
+class TensorSample:
     """A sample of random tensors, which needs no processor: the outputs of a model of ours, and of one of theirs."""
 
     model: nn.Module  # of the run
@@ -136,7 +137,7 @@ class Export(Generic[P, F]):
     """How runs of a family become folders."""
 
     model_type: Callable[[Any], str]  # by our Config
-    sample: Callable[[P], Sample[F]]
+    sample: Callable[[P], ExportSample[F]]
     usage: Callable[[P], str]  # the usage example of README.md
     tag: Callable[[Any], str]  # the Hub's pipeline tag, by our Config
     generation: Callable[[P], JsonObject] | None = None  # generation_config.json
@@ -155,7 +156,7 @@ class PartOfModel:
 class HuggingFaceFormat(Generic[P, F]):
     """Folders of one or several model types, which are one family of ours."""
 
-    title: str  # of the models, for messages
+    name: str  # of a folder, for messages
     family: str
     tables: Mapping[str, ConfigTable]  # by model type
     weights: WeightTable
@@ -166,15 +167,16 @@ class HuggingFaceFormat(Generic[P, F]):
     part: PartOfModel | None = None
 
     @property
-    def name(self) -> str:
-        """The name of such a folder in messages."""
-        return f"a {self.title} folder"
-
-    @property
     def written(self) -> Export[P, F]:
         """How runs become such folders, for formats that are not only read."""
         assert self.export is not None
         return self.export
+
+    @property
+    def exporter(self) -> Exporter:
+        """The exporter of runs into such folders."""
+        export = self.written
+        return Exporter(self.name, self.unsupported, self.write, self.verify, export.usage, export.tag)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -222,14 +224,6 @@ class HuggingFaceFormat(Generic[P, F]):
         model_type = self.written.model_type(c)
         return {"model_type": model_type, **self.tables[model_type].write(c), "dtype": "float32"}
 
-    def tag(self, c: Base) -> str:
-        """The Hub's pipeline tag of a Config."""
-        return self.written.tag(c)
-
-    def usage(self, predictor: P) -> str:
-        """The usage example of README.md."""
-        return self.written.usage(predictor)
-
     def architecture(self, c: Base) -> str:
         """The class of transformers that the folder of a Config becomes."""
         return str(self.config(c)["architectures"][0])
@@ -250,7 +244,7 @@ class HuggingFaceFormat(Generic[P, F]):
         (draft / WEIGHTS).write_bytes(save(self.tensors(predictor), {"format": "pt"}))
         if self.written.generation is not None:
             write_json(draft / GENERATION_FILE, self.written.generation(predictor))
-        write_json(draft / "config.json", config | label_maps(predictor))
+        write_json(draft / "config.json", config | label_maps(predictor.run, getattr(predictor, "labels", ())))
 
     @torch.no_grad()
     def verify(self, predictor: P, draft: Path, precision: str = "fp32") -> str:

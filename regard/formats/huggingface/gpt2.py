@@ -124,7 +124,7 @@ def with_biases(model: nn.Module, c: gpt.Config) -> tuple[nn.Module, gpt.Config]
 
 
 FORMAT: "HuggingFaceFormat[LanguagePredictor, CausalFolder]" = HuggingFaceFormat(
-    "GPT-2",
+    "a GPT-2 folder",
     "gpt",
     {"gpt2": CONFIG},
     WeightTable(names, lambda c: COMPUTED, with_prefix, without_tied_head, with_biases),

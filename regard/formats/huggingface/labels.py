@@ -1,6 +1,6 @@
 """Labels of a folder: id2label, label2id and problem_type of config.json, both ways."""
 
-from typing import Protocol
+from collections.abc import Collection
 
 from ...config.run import AnyRun
 from ...files import JsonMapping, JsonObject
@@ -11,13 +11,6 @@ PROBLEM_TYPES = {
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
-
-
-class LabeledSource(Protocol):
-    """The parts of a predictor that label maps need; with labels in its model it also has `labels`."""
-
-    @property
-    def run(self) -> AnyRun: ...
 
 
 def stored_labels(theirs: JsonMapping) -> list[str]:
@@ -34,10 +27,8 @@ def label_names(theirs: JsonMapping) -> list[str]:
     return names
 
 
-def label_maps(predictor: LabeledSource) -> JsonObject:
-    """The keys of config.json for the labels of a predictor; none where its model has no labels."""
-    run = predictor.run
-    labels: list[str] = list(getattr(predictor, "labels", ()))
+def label_maps(run: AnyRun, labels: Collection[str]) -> JsonObject:
+    """The keys of config.json for the labels of a run; none where its model has no labels."""
     if not labels or not getattr(run.model, "labels", 0):
         return {}
     several = getattr(run.data, "problem_type", "") == "multi_label"

@@ -187,7 +187,7 @@ def with_zero_biases(tensors: Tensors, theirs: JsonMapping) -> Tensors:
 
 
 FORMAT: "HuggingFaceFormat[LanguagePredictor, CausalFolder]" = HuggingFaceFormat(
-    "Llama or Mistral",
+    "a Llama or Mistral folder",
     "gpt",
     {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG},
     WeightTable(names, lambda c: COMPUTED, with_zero_biases, without_tied_head),

@@ -150,7 +150,7 @@ def usage(predictor: EncoderSource) -> str:
 
 
 FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
-    "Longformer",
+    "a Longformer folder",
     "longformer",
     {"longformer": CONFIG},
     WeightTable(names, roberta_unused, read_body("longformer."), write_weights),

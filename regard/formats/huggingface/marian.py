@@ -188,7 +188,7 @@ def untied_tables(tensors: Tensors, predictor: "TranslatePredictor") -> Tensors:
 
 
 def read_tokenizers(folder: Folder, generation: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
-    """Source and target tokenizer of a Marian folder."""
+    """ExportSource and target tokenizer of a Marian folder."""
     path, config = folder.path, folder.theirs
     if not (path / "source.spm").is_file() and ("regard" in config or (path / TOKENIZER_FILE).is_file()):
         return _regard_tokenizers(path, config)
@@ -257,7 +257,7 @@ class MarianProcessors(TextPairProcessors):
 
 
 FORMAT: "HuggingFaceFormat[TranslatePredictor, Seq2SeqFolder]" = HuggingFaceFormat(
-    "Marian",
+    "a Marian folder",
     "transformer",
     {"marian": CONFIG},
     WeightTable(names, lambda c: COMPUTED, write=untied_tables, twin=as_marian),

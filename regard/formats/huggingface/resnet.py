@@ -11,7 +11,7 @@ from ...errors import UserError
 from ...families import detr
 from ...files import JsonMapping, JsonObject
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, present
-from .format import Folder, HuggingFaceFormat, PartOfModel, Source, WeightTable
+from .format import ExportSource, Folder, HuggingFaceFormat, PartOfModel, WeightTable
 from .weight_names import WeightRule, add_prefixes
 
 UNUSED = (r".*\.num_batches_tracked", r"classifier\..*")  # batch norms count steps; the head of a classifier
@@ -109,13 +109,13 @@ class NoPredictions:
         """Not reached: `read` refuses the folder."""
         self.read(folder)
 
-    def write(self, predictor: Source, draft: Path) -> JsonObject:
+    def write(self, predictor: ExportSource, draft: Path) -> JsonObject:
         """Not reached: the format is only read."""
         return {}
 
 
-FORMAT: HuggingFaceFormat[Source, Folder] = HuggingFaceFormat(
-    "ResNet",  # ResNetModel, ResNetBackbone or ResNetForImageClassification
+FORMAT: HuggingFaceFormat[ExportSource, Folder] = HuggingFaceFormat(
+    "a ResNet folder",  # ResNetModel, ResNetBackbone or ResNetForImageClassification
     "detr",
     {"resnet": CONFIG},
     WeightTable(

@@ -25,7 +25,7 @@ ARCHITECTURES = {
 }
 CONFIG = ConfigTable((*encoder_rows(ARCHITECTURES), *DENSE, *GELU_HEAD, POSITIONS_BEHIND_PAD))
 FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
-    "RoBERTa",
+    "a RoBERTa folder",
     "bert",
     {"roberta": CONFIG},
     WeightTable(roberta_names, roberta_unused, read_body("roberta.")),

@@ -146,7 +146,7 @@ HEAD = "lm_head.weight"
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # of some old files
 
 
-def with_head(tensors: Tensors, theirs: JsonMapping) -> Tensors:
+def with_untied_head(tensors: Tensors, theirs: JsonMapping) -> Tensors:
     """The tensors with an untied head where ours is untied: in ours a tied head and scaled states go together.
 
     In their files they do not always: then an equivalent head is added.
@@ -182,10 +182,10 @@ def read_tokenizers(folder: Folder, generation: JsonMapping) -> tuple[TrainedTok
 
 
 FORMAT: "HuggingFaceFormat[TranslatePredictor, Seq2SeqFolder]" = HuggingFaceFormat(
-    "T5",
+    "a T5 folder",
     "t5",
     {"t5": CONFIG},
-    WeightTable(names, lambda c: UNUSED, with_head),
+    WeightTable(names, lambda c: UNUSED, with_untied_head),
     TextPairProcessors(read_tokenizers),
     seq2seq_export("t5"),
     complete,

@@ -12,7 +12,7 @@ from ...processors.text.tokenizers import END, SPECIALS, Tokenizer, TrainedToken
 TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
 
 
-def write_tokenizer(draft: Path, backend: Backend, settings: JsonObject) -> None:
+def write_tokenizer_json(draft: Path, backend: Backend, settings: JsonObject) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
     draft.mkdir(exist_ok=True)
     (draft / TOKENIZER_FILE).write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from . import causal, gpt2, images, vit
 from .config_table import ConfigTable, Joint, Limit, json_text, one_class, present
 from .control_ids import check_control_ids, check_vocabulary
 from .files import PROCESSOR
-from .format import Export, Folder, HuggingFaceFormat, Probe, WeightTable
+from .format import Export, Folder, HuggingFaceFormat, TensorSample, WeightTable
 from .generation import (
     Generation,
     control_ids,
@@ -179,7 +179,7 @@ def written_generation(predictor: "CaptionPredictor") -> JsonObject:
     return generation_config(predictor.run, target, longest(predictor), suppressed)
 
 
-def sample(predictor: "CaptionPredictor") -> Probe:
+def sample(predictor: "CaptionPredictor") -> TensorSample:
     """Images of noise with random captions."""
     model: Any = predictor.module
     source, target = model.random_inputs(2)
@@ -188,7 +188,7 @@ def sample(predictor: "CaptionPredictor") -> Probe:
         logits: Tensor = model(pixel_values=source.values, decoder_input_ids=target.values).logits
         return logits
 
-    return Probe(model, lambda model: model(source, target), their_outputs)
+    return TensorSample(model, lambda model: model(source, target), their_outputs)
 
 
 def usage(predictor: "CaptionPredictor") -> str:
@@ -210,7 +210,7 @@ transformers may report a new `encoder.pooler`: captions do not depend on it.
 
 
 FORMAT: "HuggingFaceFormat[CaptionPredictor, CaptionFolder]" = HuggingFaceFormat(
-    "VisionEncoderDecoder",
+    "a VisionEncoderDecoder folder",
     "captioner",
     {"vision-encoder-decoder": CONFIG},
     WeightTable(names, lambda c: UNUSED),

@@ -12,7 +12,7 @@ from ...parts import Inputs
 from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
 from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Only, choice, read_class
-from .format import Export, HuggingFaceFormat, Probe, WeightTable
+from .format import Export, HuggingFaceFormat, TensorSample, WeightTable
 from .images import ImageFolder, ImageProcessors
 from .labels import label_names
 from .weight_names import WeightRule, add_prefixes
@@ -92,7 +92,7 @@ def default_image(c: vit.Config) -> ImageProcessor:
     return ImageProcessor(resize=(c.image, c.image), crop=0, resample="bilinear", patch=c.patch)
 
 
-def sample(predictor: "ClassifyImagePredictor") -> Probe:
+def sample(predictor: "ClassifyImagePredictor") -> TensorSample:
     """Random images, and the logits of the labels or the states."""
     c: vit.Config = predictor.run.model
     pixels = torch.rand(2, c.channels, c.image, c.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
@@ -106,7 +106,7 @@ def sample(predictor: "ClassifyImagePredictor") -> Probe:
         states: Tensor = model(pixels)["logits" if c.head == "class" else "last_hidden_state"]
         return states
 
-    return Probe(predictor.module, outputs, their_outputs)
+    return TensorSample(predictor.module, outputs, their_outputs)
 
 
 def usage(predictor: "ClassifyImagePredictor") -> str:
@@ -117,7 +117,7 @@ def usage(predictor: "ClassifyImagePredictor") -> str:
 
 
 FORMAT: "HuggingFaceFormat[ClassifyImagePredictor, ImageFolder]" = HuggingFaceFormat(
-    "ViT",
+    "a ViT folder",
     "vit",
     {"vit": CONFIG},
     WeightTable(names),

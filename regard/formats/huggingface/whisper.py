@@ -27,7 +27,7 @@ from . import causal
 from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Only, choice, json_text, one_class, present
 from .control_ids import check_control_ids, check_vocabulary
 from .files import PROCESSOR, parse_config, read_processor
-from .format import Export, Folder, HuggingFaceFormat, Probe, Tensors, WeightTable
+from .format import Export, Folder, HuggingFaceFormat, Tensors, TensorSample, WeightTable
 from .generation import (
     GENERATION_FILE,
     generated_rules,
@@ -222,7 +222,7 @@ class WhisperProcessors:
         from ...tasks.whisper.task import WhisperPredictor
 
         warn_of_unused(folder.path, folder.generation, ("stop_strings", "forced_eos_token_id"))
-        run = parse_config(folder.path, folder.generation, partial(run_of_folder, folder), GENERATION_FILE)
+        run = parse_config(folder.path, folder.generation, partial(whisper_run, folder), GENERATION_FILE)
         run = change_settings(run, overrides)
         return WhisperPredictor(run, folder.model, folder.sound, folder.tokenizer, resolve_device(run.device))
 
@@ -248,7 +248,7 @@ def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.
     return whisper.Config(**c.model_dump() | {"alignment_heads": heads})
 
 
-def run_of_folder(folder: WhisperFolder, generation: JsonMapping) -> AnyRun:
+def whisper_run(folder: WhisperFolder, generation: JsonMapping) -> AnyRun:
     """The run that a folder describes."""
     rules = {name: value for name, value in rules_from_generation(generation).items() if name in DECODE_RULES}
     windows = {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
@@ -357,7 +357,7 @@ def to_bytes(values: JsonObject) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def sample(predictor: "WhisperPredictor") -> Probe:
+def sample(predictor: "WhisperPredictor") -> TensorSample:
     """Frames of noise and random tokens."""
     generator = torch.Generator().manual_seed(1)
     model: Any = predictor.module
@@ -368,7 +368,7 @@ def sample(predictor: "WhisperPredictor") -> Probe:
         logits: Tensor = model(input_features=frames.transpose(1, 2), decoder_input_ids=tokens).logits
         return logits
 
-    return Probe(model, lambda model: model(Inputs("frames", frames), Inputs("tokens", tokens)), their_outputs)
+    return TensorSample(model, lambda model: model(Inputs("frames", frames), Inputs("tokens", tokens)), their_outputs)
 
 
 def usage(predictor: "WhisperPredictor") -> str:
@@ -389,7 +389,7 @@ print(AutoTokenizer.from_pretrained(folder).decode(tokens[0], skip_special_token
 
 
 FORMAT: "HuggingFaceFormat[WhisperPredictor, WhisperFolder]" = HuggingFaceFormat(
-    "Whisper",
+    "a Whisper folder",
     "whisper",
     {"whisper": CONFIG},
     WeightTable(names, lambda c: (SINUSOID.replace(".", r"\."),), refuse_other_positions, with_positions),
