@@ -157,7 +157,7 @@ class EncodeBenchmark:
         import transformers as hf
 
         hf.utils.logging.set_verbosity_error()
-        settings: dict[str, Any] = FORMAT.config(self.c) | {
+        own: dict[str, Any] = {
             "pad_token_id": self.text.pad,
             "attn_implementation": "sdpa",
         }

@@ -558,7 +558,7 @@ def test_settings_of_whisper_alone(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="run cannot become a Whisper folder: its tokenizer has no control tokens; train"
     ):
-        FORMAT.write(found, tmp_path / "run")
+        FORMAT.processors.write(found, tmp_path / "run")
 
 
 # --- training --------------------------------------------------------------------------------------------------------
