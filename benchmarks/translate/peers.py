@@ -12,7 +12,7 @@ from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.families import transformer
 from regard.formats import ctranslate2
-from regard.formats.huggingface.generation import control_ids, max_positions
+from regard.formats.huggingface.generation import max_positions, seq2seq_ids
 from regard.formats.huggingface.marian import FORMAT
 from regard.tasks.translate.task import TranslatePredictor
 
@@ -35,7 +35,7 @@ def marian(predictor: TranslatePredictor) -> Any:
 
     hf.utils.logging.set_verbosity_error()
     run = predictor.run
-    settings = FORMAT.config(run.model) | control_ids(predictor.source) | {"attn_implementation": "sdpa"}
+    settings = FORMAT.config(run.model) | seq2seq_ids(predictor.source) | {"attn_implementation": "sdpa"}
     settings |= {"max_position_embeddings": max_positions(run)}
     theirs: Any = hf.MarianMTModel(hf.MarianConfig(**settings))
     predictor.model.cpu()

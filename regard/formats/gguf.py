@@ -3,7 +3,7 @@
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -196,5 +196,5 @@ def load_gguf(path: Path, overrides: JsonMapping) -> "AnyPredictor":
     config, _ = _our_config(source)
     text = parse_config(path.parent, source.metadata, build_tokenizer, path.name)
     tensors = dict(huggingface_weights(source, config))
-    folder = llama.FORMAT.build_model(path.parent, config, tensors, path.name)
+    folder = replace(llama.FORMAT.build_model(path.parent, config, tensors, path.name), path=path)
     return llama.FORMAT.processors.load(causal.with_tokenizer(folder, text), overrides)

@@ -20,7 +20,7 @@ from regard.cli import main
 from regard.errors import UserError
 from regard.formats.huggingface import seq2seq
 from regard.formats.huggingface.format import HuggingFaceFormat
-from regard.formats.huggingface.generation import control_ids
+from regard.formats.huggingface.generation import seq2seq_ids
 from regard.formats.huggingface.marian import FORMAT, as_marian
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.saved import load_processors
@@ -141,7 +141,7 @@ def test_weights_equal_save_pretrained(run, tmp_path):
         vocab = {"vocab": 40, "target_vocab": 0 if settings.get("tokenizer.joint", True) else 40}
         c = c.model_copy(update=vocab)
         found = FORMAT.tensors(SimpleNamespace(module=model, run=SimpleNamespace(model=c)))
-        ids = control_ids(regard.load(run).source)
+        ids = seq2seq_ids(regard.load(run).source)
         theirs = hf.MarianMTModel(hf.MarianConfig(**FORMAT.config(c), **ids, max_position_embeddings=64))
         theirs.save_pretrained(tmp_path / str(number))
         from safetensors.torch import load_file

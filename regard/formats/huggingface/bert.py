@@ -5,20 +5,8 @@ import re
 from ...families import bert
 from ...files import JsonMapping
 from ..model_card import encoder_usage
+from . import encoders
 from .config_table import ConfigTable, Field, Fixed, Only, Row
-from .encoders import (
-    TAGS,
-    EncoderFolder,
-    EncoderSample,
-    EncoderSource,
-    TextProcessors,
-    absent_heads,
-    encoder_rows,
-    head_settings,
-    word_head,
-    write_body,
-)
-from .encoders import names as encoder_names
 from .format import Export, HuggingFaceFormat, Tensors, WeightTable
 from .vocabularies import load_wordpiece
 from .weight_names import Names
@@ -41,15 +29,15 @@ DENSE: tuple[Row, ...] = (
     Field("attention.dropout", "attention_probs_dropout_prob", 0.1),
 )
 POSITIONS = Field("positions.tokens", "max_position_embeddings")
-CONFIG = ConfigTable((*encoder_rows(ARCHITECTURES, next_sentence=NEXT_SENTENCE), *DENSE, POSITIONS))
+CONFIG = ConfigTable((*encoders.encoder_rows(ARCHITECTURES, next_sentence=NEXT_SENTENCE), *DENSE, POSITIONS))
 DECODER = "cls.predictions.decoder"
 
 
 def names(c: bert.EncoderConfig) -> Names:
     """Our names to theirs without `bert.`."""
     transform = "cls.predictions.transform"
-    words = word_head(c, f"{transform}.dense", f"{transform}.LayerNorm", DECODER, "cls.predictions.bias")
-    return {**encoder_names(c), **words, "next": "cls.seq_relationship"}
+    words = encoders.word_head(c, f"{transform}.dense", f"{transform}.LayerNorm", DECODER, "cls.predictions.bias")
+    return {**encoders.names(c), **words, "next": "cls.seq_relationship"}
 
 
 def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
@@ -60,7 +48,7 @@ def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
         "classifier": bool(c.labels),
     }
     bias = () if c.tied else (r"cls\.predictions\.bias",)  # an untied decoder has its own
-    return (*absent_heads(heads), *bias)
+    return (*encoders.absent_heads(heads), *bias)
 
 
 def modern_names(tensors: Tensors, theirs: JsonMapping) -> Tensors:
@@ -72,27 +60,27 @@ def modern_names(tensors: Tensors, theirs: JsonMapping) -> Tensors:
     return {rename(name): tensor for name, tensor in tensors.items()}
 
 
-def write_weights(tensors: Tensors, predictor: EncoderSource) -> Tensors:
+def write_weights(tensors: Tensors, predictor: encoders.EncoderSource) -> Tensors:
     """The tensors without those that the class of transformers does not have."""
     c: bert.Config = predictor.run.model
     absent = ["cls."] if c.labels else []
     if c.head == "tag" or (c.head == "words" and not c.next_sentence):
         absent += ["pooler."]
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(absent))}
-    return write_body(kept, c, "bert.", DECODER)
+    return encoders.write_body(kept, c, "bert.", DECODER)
 
 
-def usage(predictor: EncoderSource) -> str:
+def usage(predictor: encoders.EncoderSource) -> str:
     """The usage example of the model card."""
     return encoder_usage(FORMAT.architecture(predictor.run.model))
 
 
-FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
+FORMAT: HuggingFaceFormat[encoders.EncoderSource, encoders.EncoderFolder] = HuggingFaceFormat(
     "a BERT folder",
     "bert",
     {"bert": CONFIG},
     WeightTable(names, unused, modern_names, write_weights),
-    TextProcessors(load_wordpiece, ("input_ids", "token_type_ids", "attention_mask")),
-    Export(lambda c: "bert", EncoderSample, usage, lambda c: TAGS.get(c.head, "feature-extraction")),
-    head_settings(),
+    encoders.TextProcessors(load_wordpiece, ("input_ids", "token_type_ids", "attention_mask")),
+    Export(lambda c: "bert", encoders.EncoderSample, usage, lambda c: encoders.TAGS.get(c.head, "feature-extraction")),
+    encoders.head_settings(),
 )

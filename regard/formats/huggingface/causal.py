@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ from .format import Export, Folder
 from .generation import (
     RULES,
     Generation,
+    control_ids,
     generated_rules,
     generated_strategy,
     penalty_from_generation,
@@ -36,7 +37,7 @@ from .generation import (
     strategy_from_generation,
 )
 from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer_json
-from .vocabularies import tokenizer_settings
+from .vocabularies import byte_level_bpe, tokenizer_settings
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -78,19 +79,7 @@ def _backend(path: Path, control: list[str]) -> Backend:
         backend.no_truncation()
         backend.no_padding()
         return backend
-    vocab, merges = path / "vocab.json", path / "merges.txt"
-    if not (vocab.is_file() and merges.is_file()):
-        raise UserError(
-            f"{path} has neither tokenizer.json nor vocab.json and merges.txt; write them with transformers: "
-            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
-        )
-    try:
-        backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
-    except Exception as error:
-        raise UserError(
-            f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch the folder again"
-        ) from error
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend = byte_level_bpe(path)
     special = [name for name in dict.fromkeys([*control, "<|endoftext|>"]) if backend.token_to_id(name) is not None]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     return backend
@@ -190,7 +179,7 @@ class CausalProcessors:
         write_folder_tokenizer(predictor.tokenizer, draft, longest, add_end=False)
         has_table = cast(gpt.Model, predictor.module).context
         positions = {} if has_table else {"max_position_embeddings": longest}
-        return positions | control_ids(predictor) | decode_entry(predictor.run.decode)
+        return positions | control_ids(predictor.tokenizer) | decode_entry(predictor.run.decode)
 
 
 def with_tokenizer(folder: Folder, text: FolderTokenizer) -> CausalFolder:
@@ -210,17 +199,11 @@ def max_length(predictor: "LanguagePredictor") -> int:
     return cast(gpt.Model, predictor.module).context or max(2048, predictor.run.data.max_tokens)
 
 
-def control_ids(predictor: "LanguagePredictor") -> JsonObject:
-    """The control tokens, for config.json."""
-    text = predictor.tokenizer
-    return {"pad_token_id": text.pad, "bos_token_id": text.start, "eos_token_id": text.end}
-
-
 def written_generation(predictor: "LanguagePredictor") -> JsonObject:
     """generation_config.json of a run."""
     ends = list(predictor.run.decode.rules.eos_token_id)
     settings = generation_settings(predictor.run.decode, predictor.suppressed)
-    return settings | control_ids(predictor) | ({"eos_token_id": ends} if ends else {})
+    return settings | control_ids(predictor.tokenizer) | ({"eos_token_id": ends} if ends else {})
 
 
 def write_folder_tokenizer(tokenizer: Tokenizer, draft: Path, longest: int, add_end: bool = True) -> None:

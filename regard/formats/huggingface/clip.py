@@ -26,6 +26,7 @@ from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, 
 from .control_ids import check_vocabulary
 from .files import PROCESSOR
 from .format import Export, Folder, HuggingFaceFormat, Tensors, WeightTable
+from .generation import control_ids
 from .images import read_image, write_image_settings
 from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer_json
 from .weight_names import WeightRule, add_prefixes
@@ -268,8 +269,7 @@ class ClipProcessors:
         ids = exported_ids(text)
         write_json(draft / PROCESSOR, write_image_settings(predictor.source))
         write_clip_tokenizer(text, draft, c.text.positions.tokens, ids)
-        control = {"pad_token_id": text.pad, "bos_token_id": text.start, "eos_token_id": text.end}
-        control = {key: ids.get(number, number) for key, number in control.items()}
+        control = {key: ids.get(number, number) for key, number in control_ids(text).items()}
         return {"text_config": write_towers(c)["text_config"] | control}
 
 
@@ -316,9 +316,7 @@ def sample_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
     return [text for text in short if tokenizer.end not in tokenizer.encode([text])[0]][:SAMPLES]
 
 
-def usage(predictor: "ContrastivePredictor") -> str:
-    """The usage example of the model card."""
-    return """
+USAGE = """
 ```python
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
@@ -331,14 +329,12 @@ outputs = model(**tokenizer(labels, return_tensors="pt", padding=True), **proces
 print(labels[int(outputs.logits_per_image.argmax())])
 ```
 """
-
-
 FORMAT: "HuggingFaceFormat[ContrastivePredictor, ClipFolder]" = HuggingFaceFormat(
     "a CLIP folder",
     "clip",
     {"clip": CONFIG},
     WeightTable(names, lambda c: (r".*\.embeddings\.position_ids",), our_shapes, their_shapes),
     ClipProcessors(),
-    Export(lambda c: "clip", ClipSample, usage, lambda c: "zero-shot-image-classification"),
+    Export(lambda c: "clip", ClipSample, lambda predictor: USAGE, lambda c: "zero-shot-image-classification"),
     size="",
 )

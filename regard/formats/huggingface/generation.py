@@ -286,7 +286,7 @@ def max_length_setting(decode: TargetDecode, max_length: int | None) -> JsonObje
 def generation_config(run: Run, tokenizer: Tokenizer, max_length: int, suppressed: Collection[int]) -> JsonObject:
     """generation_config.json of an exported encoder-decoder run."""
     decode: TargetDecode = run.decode
-    ids = control_ids(tokenizer) | {"eos_token_id": list(decode.rules.eos_token_id) or tokenizer.end}
+    ids = seq2seq_ids(tokenizer) | {"eos_token_id": list(decode.rules.eos_token_id) or tokenizer.end}
     return (
         generated_strategy(decode) | max_length_setting(decode, max_length) | ids | generated_rules(decode, suppressed)
     )
@@ -299,10 +299,10 @@ def max_positions(run: Run) -> int:
 
 
 def control_ids(tokenizer: Tokenizer) -> JsonObject:
+    """The control tokens of a model, for config.json."""
+    return {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
+
+
+def seq2seq_ids(tokenizer: Tokenizer) -> JsonObject:
     """The control tokens of an encoder-decoder model, for config.json."""
-    return {
-        "pad_token_id": tokenizer.pad,
-        "bos_token_id": tokenizer.start,
-        "eos_token_id": tokenizer.end,
-        "decoder_start_token_id": tokenizer.start,
-    }
+    return control_ids(tokenizer) | {"decoder_start_token_id": tokenizer.start}

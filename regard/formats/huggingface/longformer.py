@@ -11,23 +11,8 @@ import torch
 from ...families import longformer
 from ...files import JsonMapping, JsonObject
 from ..model_card import encoder_usage
+from . import encoders
 from .config_table import ConfigTable, Fixed, Joint, Limit, present, read_class
-from .encoders import (
-    GELU_HEAD,
-    POSITIONS_BEHIND_PAD,
-    TABLE,
-    TAGS,
-    EncoderFolder,
-    EncoderSample,
-    EncoderSource,
-    TextProcessors,
-    encoder_rows,
-    head_settings,
-    read_body,
-    roberta_names,
-    roberta_unused,
-    write_body,
-)
 from .format import Export, HuggingFaceFormat, Tensors, WeightTable
 from .vocabularies import load_byte_bpe
 from .weight_names import Names, add_prefixes
@@ -85,15 +70,15 @@ def refuse_dilation(c: longformer.Config) -> str | None:
 
 CONFIG = ConfigTable(
     (
-        *encoder_rows(ARCHITECTURES),
+        *encoders.encoder_rows(ARCHITECTURES),
         Joint(read_window, write_window),
         Fixed("next_sentence", False, "expected false: Longformer has no such head"),
         Fixed("attention.kind", "window"),
         Fixed("attention.named", True),  # their layers always have the projections of global tokens
         Limit(refuse_dilation),
         Limit(refuse_globals),
-        *GELU_HEAD,
-        POSITIONS_BEHIND_PAD,
+        *encoders.GELU_HEAD,
+        encoders.POSITIONS_BEHIND_PAD,
     )
 )
 
@@ -105,24 +90,25 @@ def names(c: longformer.Config) -> Names:
         f"{ours}.{part}": f"{part}{suffix}" for ours, suffix in suffixes.items() for part in ("query", "key", "value")
     }
     maps = add_prefixes("encoder.layers.*.attention", "encoder.layer.*.attention.self", attention)
-    return {**roberta_names(c), **maps}
+    return {**encoders.roberta_names(c), **maps}
 
 
-def write_weights(tensors: Tensors, predictor: EncoderSource) -> Tensors:
+def write_weights(tensors: Tensors, predictor: encoders.EncoderSource) -> Tensors:
     """The tensors with unused rows before the positions, and without those that the class does not have."""
     c: longformer.Config = predictor.run.model
     tensors = {name: tensor for name, tensor in tensors.items() if c.head == "none" or not name.startswith("pooler.")}
-    tensors[TABLE] = torch.cat([tensors[TABLE].new_zeros(predictor.tokenizer.pad + 1, c.width), tensors[TABLE]])
+    table = tensors[encoders.TABLE]
+    tensors[encoders.TABLE] = torch.cat([table.new_zeros(predictor.tokenizer.pad + 1, c.width), table])
     for name in [name for name in tensors if ".attention.self." in name and "_global." not in name]:
         wide = name.replace(".weight", "_global.weight").replace(".bias", "_global.bias")
         tensors.setdefault(wide, tensors[name])  # without global positions these are never used
-    return write_body(tensors, c, "longformer.", "lm_head.decoder")
+    return encoders.write_body(tensors, c, "longformer.", "lm_head.decoder")
 
 
-class LongformerProcessors(TextProcessors):
+class LongformerProcessors(encoders.TextProcessors):
     """The processors of an encoder, whose positions begin behind the padding's number."""
 
-    def write(self, predictor: EncoderSource, draft: Path) -> JsonObject:
+    def write(self, predictor: encoders.EncoderSource, draft: Path) -> JsonObject:
         """Write the tokenizer; return its control tokens and the rows of the position table."""
         text = predictor.tokenizer
         ids = {"bos_token_id": text.start, "eos_token_id": text.end, "sep_token_id": text.end}
@@ -130,16 +116,16 @@ class LongformerProcessors(TextProcessors):
         return super().write(predictor, draft) | ids | {"max_position_embeddings": rows}
 
 
-def sample(predictor: EncoderSource) -> EncoderSample:
+def sample(predictor: encoders.EncoderSource) -> encoders.EncoderSample:
     """Texts with the same global tokens as in training."""
-    texts = EncoderSample(predictor)
+    texts = encoders.EncoderSample(predictor)
     wide = torch.zeros_like(texts.tokens)
     wide[:, : predictor.run.model.attention.globals] = 1
     texts.arguments = {"global_attention_mask": wide}
     return texts
 
 
-def usage(predictor: EncoderSource) -> str:
+def usage(predictor: encoders.EncoderSource) -> str:
     """The README's example: it makes the first token global, as in training."""
     c = predictor.run.model
     before = (
@@ -149,12 +135,12 @@ def usage(predictor: EncoderSource) -> str:
     return encoder_usage(FORMAT.architecture(c), before, ", global_attention_mask=wide")
 
 
-FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
+FORMAT: HuggingFaceFormat[encoders.EncoderSource, encoders.EncoderFolder] = HuggingFaceFormat(
     "a Longformer folder",
     "longformer",
     {"longformer": CONFIG},
-    WeightTable(names, roberta_unused, read_body("longformer."), write_weights),
+    WeightTable(names, encoders.roberta_unused, encoders.read_body("longformer."), write_weights),
     LongformerProcessors(load_byte_bpe),
-    Export(lambda c: "longformer", sample, usage, lambda c: TAGS.get(c.head, "feature-extraction")),
-    head_settings(),
+    Export(lambda c: "longformer", sample, usage, lambda c: encoders.TAGS.get(c.head, "feature-extraction")),
+    encoders.head_settings(),
 )

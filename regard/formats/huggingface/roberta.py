@@ -1,19 +1,8 @@
 """Hugging Face RoBERTa folders, which are BERT's with other positions, heads and tokens. They are only read."""
 
+from . import encoders
 from .bert import DENSE
 from .config_table import ConfigTable
-from .encoders import (
-    GELU_HEAD,
-    POSITIONS_BEHIND_PAD,
-    EncoderFolder,
-    EncoderSource,
-    TextProcessors,
-    encoder_rows,
-    head_settings,
-    read_body,
-    roberta_names,
-    roberta_unused,
-)
 from .format import HuggingFaceFormat, WeightTable
 from .vocabularies import load_byte_bpe
 
@@ -23,12 +12,14 @@ ARCHITECTURES = {
     "RobertaForSequenceClassification": "class",
     "RobertaForTokenClassification": "tag",
 }
-CONFIG = ConfigTable((*encoder_rows(ARCHITECTURES), *DENSE, *GELU_HEAD, POSITIONS_BEHIND_PAD))
-FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
+CONFIG = ConfigTable(
+    (*encoders.encoder_rows(ARCHITECTURES), *DENSE, *encoders.GELU_HEAD, encoders.POSITIONS_BEHIND_PAD)
+)
+FORMAT: HuggingFaceFormat[encoders.EncoderSource, encoders.EncoderFolder] = HuggingFaceFormat(
     "a RoBERTa folder",
     "bert",
     {"roberta": CONFIG},
-    WeightTable(roberta_names, roberta_unused, read_body("roberta.")),
-    TextProcessors(load_byte_bpe),
-    complete=head_settings(),
+    WeightTable(encoders.roberta_names, encoders.roberta_unused, encoders.read_body("roberta.")),
+    encoders.TextProcessors(load_byte_bpe),
+    complete=encoders.head_settings(),
 )

@@ -13,11 +13,11 @@ from .control_ids import check_control_ids, check_vocabulary
 from .format import Export, Folder
 from .generation import (
     SEQ2SEQ,
-    control_ids,
     decode_entry,
     generation_config,
     max_positions,
     read_generation_config,
+    seq2seq_ids,
 )
 from .tokenizer_export import TARGET_TOKENIZER_FILE, TOKENIZER_FILE, portable_tokenizer, tokenizer_config
 
@@ -62,7 +62,7 @@ class TextPairProcessors:
     def write(self, predictor: "TranslatePredictor", draft: Path) -> JsonObject:
         """Write the tokenizers; return the control tokens and the decode settings of the run."""
         write_tokenizer_files(predictor, draft, max_positions(predictor.run))
-        return control_ids(predictor.target) | decode_entry(predictor.run)
+        return seq2seq_ids(predictor.target) | decode_entry(predictor.run)
 
 
 def written_generation(predictor: "TranslatePredictor") -> JsonObject:

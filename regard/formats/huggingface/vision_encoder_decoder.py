@@ -21,19 +21,19 @@ from .files import PROCESSOR
 from .format import Export, Folder, HuggingFaceFormat, TensorSample, WeightTable
 from .generation import (
     Generation,
-    control_ids,
     decode_entry,
     decode_from_generation,
     generation_config,
     read_generation_config,
     saved_decode,
+    seq2seq_ids,
 )
 from .weight_names import WeightRule, add_prefixes, transposed
 
 if TYPE_CHECKING:
     from ...tasks.caption.task import CaptionPredictor
 
-ARCHITECTURE = "VisionEncoderDecoderModel"
+ARCHITECTURE, CAPTIONER = "VisionEncoderDecoderModel", "vision-encoder-decoder"
 MAX_LENGTH = 21  # of a caption with START, in a folder without generation settings, as in transformers
 
 # --- config.json -----------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class CaptionProcessors:
         """Write the processors; return the control tokens and the decode settings of the run."""
         write_json(draft / PROCESSOR, images.write_image_settings(predictor.image))
         causal.write_folder_tokenizer(predictor.target, draft, longest(predictor))
-        return control_ids(predictor.target) | decode_entry(predictor.run)
+        return seq2seq_ids(predictor.target) | decode_entry(predictor.run)
 
 
 def longest(predictor: "CaptionPredictor") -> int:
@@ -191,9 +191,7 @@ def sample(predictor: "CaptionPredictor") -> TensorSample:
     return TensorSample(model, lambda model: model(source, target), their_outputs)
 
 
-def usage(predictor: "CaptionPredictor") -> str:
-    """The usage example of the model card."""
-    return f"""
+USAGE = f"""
 ```python
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, {ARCHITECTURE}
@@ -207,14 +205,18 @@ print(AutoTokenizer.from_pretrained(folder).decode(tokens[0], skip_special_token
 
 transformers may report a new `encoder.pooler`: captions do not depend on it.
 """
-
-
 FORMAT: "HuggingFaceFormat[CaptionPredictor, CaptionFolder]" = HuggingFaceFormat(
     "a VisionEncoderDecoder folder",
     "captioner",
-    {"vision-encoder-decoder": CONFIG},
+    {CAPTIONER: CONFIG},
     WeightTable(names, lambda c: UNUSED),
     CaptionProcessors(),
-    Export(lambda c: "vision-encoder-decoder", sample, usage, lambda c: "image-to-text", written_generation),
+    Export(
+        lambda c: "vision-encoder-decoder",
+        sample,
+        lambda predictor: USAGE,
+        lambda c: "image-to-text",
+        written_generation,
+    ),
     size="base",
 )

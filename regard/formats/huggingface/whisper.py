@@ -371,9 +371,7 @@ def sample(predictor: "WhisperPredictor") -> TensorSample:
     return TensorSample(model, lambda model: model(Inputs("frames", frames), Inputs("tokens", tokens)), their_outputs)
 
 
-def usage(predictor: "WhisperPredictor") -> str:
-    """The usage example of the model card."""
-    return """
+USAGE = """
 ```python
 import soundfile
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
@@ -386,14 +384,12 @@ tokens = model.generate(**features)
 print(AutoTokenizer.from_pretrained(folder).decode(tokens[0], skip_special_tokens=True))
 ```
 """
-
-
 FORMAT: "HuggingFaceFormat[WhisperPredictor, WhisperFolder]" = HuggingFaceFormat(
     "a Whisper folder",
     "whisper",
     {"whisper": CONFIG},
     WeightTable(names, lambda c: (SINUSOID.replace(".", r"\."),), refuse_other_positions, with_positions),
     WhisperProcessors(),
-    Export(lambda c: "whisper", sample, usage, lambda c: "automatic-speech-recognition"),
+    Export(lambda c: "whisper", sample, lambda predictor: USAGE, lambda c: "automatic-speech-recognition"),
     size="whisper",
 )
