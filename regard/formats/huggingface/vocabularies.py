@@ -99,6 +99,8 @@ def _check_class(path: Path, settings: JsonMapping, classes: tuple[str, ...]) ->
     name, known = settings.get("tokenizer_class") or classes[0], (*classes, *COMPLETE_CLASSES)
     if name not in known:
         raise UserError(f"{path} has a {name} (tokenizer_class); regard reads {', '.join(known)}")
+    if name in COMPLETE_CLASSES and not (path / "tokenizer.json").is_file():
+        raise UserError(f"{path} has no tokenizer.json, which a {name} needs; fetch the folder again")
     return name in COMPLETE_CLASSES
 
 
@@ -113,9 +115,8 @@ def load_wordpiece(path: Path) -> TrainedTokenizer:
     settings = tokenizer_settings(path)
     complete = _check_class(path, settings, WORDPIECE_CLASSES)
     file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
-    if file is None or (complete and file.name != "tokenizer.json"):
-        required = "tokenizer.json" if complete else "vocab.txt"
-        raise UserError(f"{path} has no {required}; a BERT folder needs its tokenizer")
+    if file is None:
+        raise UserError(f"{path} has no vocab.txt; a BERT folder needs its tokenizer")
     from_list = file.name == "vocab.txt"
     content: JsonObject = (
         {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if from_list else read_tokenizer_json(path)
@@ -124,9 +125,8 @@ def load_wordpiece(path: Path) -> TrainedTokenizer:
     if complete:
         return adopt_tokenizer(file, content, roles)
     if content["model"].get("type", "WordPiece") != "WordPiece":
-        raise UserError(
-            f"{file} is of type {content['model']['type']}; a {settings.get('tokenizer_class') or WORDPIECE_CLASSES[0]} has WordPiece"
-        )
+        name = settings.get("tokenizer_class") or WORDPIECE_CLASSES[0]
+        raise UserError(f"{file} is of type {content['model']['type']}; a {name} has WordPiece")
     backend = Backend(models.WordPiece(content["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
     backend.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -153,10 +153,10 @@ BYTE_BPE_CLASSES = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerToken
 def load_byte_bpe(path: Path) -> TrainedTokenizer:
     """The tokenizer of RoBERTa and its relatives: tokenizer.json, or vocab.json and merges.txt."""
     settings = tokenizer_settings(path)
-    complete = _check_class(path, settings, BYTE_BPE_CLASSES)
+    _check_class(path, settings, BYTE_BPE_CLASSES)
     defaults = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
     roles = {name: settings.get(key) or defaults.get(name, "<mask>") for name, key in CONTROL_ROLES.items()}
-    if complete or (path / "tokenizer.json").is_file():
+    if (path / "tokenizer.json").is_file():
         return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
     backend = byte_level_bpe(path, settings.get("add_prefix_space", False))
     return adopt_tokenizer(path / "vocab.json", json.loads(backend.to_str()), roles)
