@@ -155,6 +155,29 @@ def one_class(name: str, required: bool = True) -> Joint:
     return Joint(read, lambda c: {"architectures": [name]})
 
 
+def both_stacks(ours: str, theirs: str, default: Any = REQUIRED) -> Joint:
+    """A setting that theirs has once for the encoder and once for the decoder; ours is one for both."""
+    encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
+
+    def read(config: JsonMapping) -> JsonObject:
+        first, second = (present(config, key, default) for key in (encoder, decoder))
+        if first != second:
+            raise ValueError(f"{encoder} is {first} and {decoder} {second}, which differ; regard needs them equal")
+        return {ours: first}
+
+    return Joint(read, lambda c: dict.fromkeys((encoder, decoder), getattr(c, ours)))
+
+
+def depth(encoder: str, decoder: str) -> Joint:
+    """Their numbers of layers; our decoder_layers is 0 where encoder and decoder are equally deep."""
+
+    def read(theirs: JsonMapping) -> JsonObject:
+        layers, others = theirs[encoder], present(theirs, decoder, 0)
+        return {"layers": layers, "decoder_layers": 0 if others == layers else others}
+
+    return Joint(read, lambda c: {encoder: c.layers, decoder: c.decoder_layers or c.layers})
+
+
 def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[str], str]]:
     """Converters of a Field whose values have other names on their side; `table` maps theirs to ours."""
 

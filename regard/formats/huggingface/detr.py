@@ -16,7 +16,18 @@ from ...parts import Inputs
 from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
 from . import images, resnet
-from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Only, choice, one_class, present
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Joint,
+    Limit,
+    Only,
+    both_stacks,
+    choice,
+    one_class,
+)
 from .format import Export, HuggingFaceFormat, Tensors, TensorSample, WeightTable
 from .images import ImageFolder, ImageProcessors
 from .labels import stored_labels
@@ -74,23 +85,6 @@ def _write_backbone(c: detr.Config) -> JsonObject:
     return {"backbone_config": backbone, "backbone": None, "use_timm_backbone": False, "num_channels": c.channels}
 
 
-def _read_stacks(theirs: JsonMapping) -> JsonObject:
-    """Heads and inner width, which encoder and decoder share here."""
-    settings = {}
-    for ours, key, default in (("heads", "attention_heads", 8), ("inner", "ffn_dim", 2048)):
-        first, second = (present(theirs, f"{stack}_{key}", default) for stack in ("encoder", "decoder"))
-        if first != second:
-            raise ValueError(f"encoder_{key} is {first} and decoder_{key} {second}; expected one number for both")
-        settings[ours] = first
-    return settings
-
-
-def _write_stacks(c: detr.Config) -> JsonObject:
-    pairs = {"attention_heads": c.heads, "ffn_dim": c.inner}
-    settings = {f"{stack}_{key}": value for stack in ("encoder", "decoder") for key, value in pairs.items()}
-    return settings | {"decoder_layers": c.decoder_layers or c.layers}
-
-
 def _refuse_backbone(c: detr.Config) -> list[str]:
     strides = (1, 2), *[(2,)] * (len(c.strides) - 1)
     wrong = any(stride not in allowed for stride, allowed in zip(c.strides, strides, strict=True))
@@ -103,9 +97,11 @@ CONFIG = ConfigTable(
         Joint(_read_backbone, _write_backbone),
         Limit(_refuse_backbone),
         Field("width", "d_model", 256),
-        Joint(_read_stacks, _write_stacks),
+        both_stacks("heads", "attention_heads", 8),
+        both_stacks("inner", "ffn_dim", 2048),
         Field("layers", "encoder_layers", 6),
         Field("decoder_layers", "decoder_layers", 6, write=None),
+        Joint(lambda theirs: {}, lambda c: {"decoder_layers": c.decoder_layers or c.layers}),
         Field("dropout", "dropout", 0.1),
         Field("attention.dropout", "attention_dropout", 0.0),
         Field("feed.act", "activation_function", "relu", **choice("activation_function", ACTIVATIONS)),

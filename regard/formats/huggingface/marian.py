@@ -20,7 +20,20 @@ from ...files import JsonMapping, JsonObject, read_json
 from ...parts import slots
 from ...processors.text.external import MarianTokenizer, sentencepiece_processor
 from ...processors.text.tokenizers import Tokenizer, load_tokenizer
-from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Only, choice, one_class, present
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Joint,
+    Limit,
+    Only,
+    both_stacks,
+    choice,
+    depth,
+    one_class,
+    present,
+)
 from .files import parse_config
 from .format import Folder, HuggingFaceFormat, Tensors, WeightTable
 from .generation import max_positions
@@ -37,45 +50,6 @@ WRITES_WIDTH = re.compile(r".*\.(out|norm)\.(weight|bias)")  # rows: the width
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def both_stacks(ours: str, theirs: str) -> Joint:
-    """A setting that Marian has once for the encoder and once for the decoder; ours is one for both."""
-    encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
-
-    def read(config: JsonMapping) -> JsonObject:
-        if config[encoder] != config[decoder]:
-            raise ValueError(
-                f"{encoder} {config[encoder]} and {decoder} {config[decoder]} differ; regard needs them equal"
-            )
-        return {ours: config[encoder]}
-
-    return Joint(read, lambda c: dict.fromkeys((encoder, decoder), getattr(c, ours)))
-
-
-def read_depth(theirs: JsonMapping) -> JsonObject:
-    """Our decoder_layers is 0 where encoder and decoder are equally deep."""
-    layers, decoder = theirs["encoder_layers"], theirs["decoder_layers"]
-    return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
-
-
-def write_depth(c: transformer.Config) -> JsonObject:
-    """Their keys of the numbers of layers."""
-    return {"encoder_layers": c.layers, "decoder_layers": c.decoder_layers or c.layers}
-
-
-def read_target_vocab(theirs: JsonMapping) -> JsonObject:
-    """The size of the target vocabulary from their config."""
-    shared = present(theirs, "share_encoder_decoder_embeddings", True)
-    return {"target_vocab": 0 if shared else theirs["decoder_vocab_size"]}
-
-
-def write_target_vocab(c: transformer.Config) -> JsonObject:
-    """Their keys of the vocabularies."""
-    return {
-        "decoder_vocab_size": c.target_vocab or c.vocab,
-        "share_encoder_decoder_embeddings": not c.target_vocab,
-    }
-
-
 def refuse_stretched_sinusoid(c: transformer.Config) -> str | None:
     """Why other sinusoids have no place in this format."""
     if getattr(c.positions, "layout", None) != "whisper":
@@ -83,7 +57,7 @@ def refuse_stretched_sinusoid(c: transformer.Config) -> str | None:
     return "model.positions.layout=whisper (expected interleaved or halves)"
 
 
-WITHOUT = "regard reads Marian folders without it"
+WITHOUT, SHARED = "regard reads Marian folders without it", "share_encoder_decoder_embeddings"
 CONFIG = ConfigTable(
     (
         one_class("MarianMTModel", required=False),
@@ -92,10 +66,13 @@ CONFIG = ConfigTable(
         Only("normalize_embedding", False, WITHOUT, written=False),
         Only("add_final_layer_norm", False, WITHOUT, written=False),
         Field("vocab", "vocab_size"),
-        Joint(read_target_vocab, write_target_vocab),
+        Joint(
+            lambda theirs: {"target_vocab": 0 if present(theirs, SHARED, True) else theirs["decoder_vocab_size"]},
+            lambda c: {"decoder_vocab_size": c.target_vocab or c.vocab, SHARED: not c.target_vocab},
+        ),
         Field("width", "d_model"),
         both_stacks("heads", "attention_heads"),
-        Joint(read_depth, write_depth),
+        depth("encoder_layers", "decoder_layers"),
         both_stacks("inner", "ffn_dim"),
         Field("dropout", "dropout", 0.1),
         Fixed("prenorm", False, "expected false: Marian normalizes after each sublayer"),

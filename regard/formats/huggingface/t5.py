@@ -8,7 +8,7 @@ from ...families import t5
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from ...processors.text.tokenizers import TrainedTokenizer
-from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, one_class, present
+from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, depth, one_class, present
 from .control_ids import check_vocabulary
 from .format import Folder, HuggingFaceFormat, Tensors, WeightTable
 from .seq2seq import Seq2SeqFolder, TextPairProcessors, seq2seq_export
@@ -55,17 +55,6 @@ def scales_states(theirs: JsonMapping) -> bool:
     return bool(theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings") is not False))
 
 
-def read_depth(theirs: JsonMapping) -> JsonObject:
-    """Ours is 0 where encoder and decoder are equally deep."""
-    layers, decoder = theirs["num_layers"], present(theirs, "num_decoder_layers", 0)
-    return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
-
-
-def write_depth(c: t5.Config) -> JsonObject:
-    """Their keys of the numbers of layers."""
-    return {"num_layers": c.layers, "num_decoder_layers": c.decoder_layers or c.layers}
-
-
 def refuse_depth(c: t5.Config) -> str | None:
     """Why numbers of layers have no place in this format."""
     if c.decoder_layers <= c.layers:
@@ -84,7 +73,7 @@ CONFIG = ConfigTable(
         Field("width", "d_model"),
         Field("heads", "num_heads"),
         Field("head_width", "d_kv"),
-        Joint(read_depth, write_depth),
+        depth("num_layers", "num_decoder_layers"),
         Limit(refuse_depth),
         Field("inner", "d_ff"),
         Field("dropout", "dropout_rate", 0.1),

@@ -24,7 +24,19 @@ from ...processors.sound.log_mel import AudioProcessor
 from ...processors.text.external import FolderTokenizer
 from ...processors.text.whisper import ControlTokens, WhisperTokenizer
 from . import causal
-from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Only, choice, json_text, one_class, present
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Only,
+    both_stacks,
+    choice,
+    depth,
+    json_text,
+    one_class,
+    present,
+)
 from .control_ids import check_control_ids, check_vocabulary
 from .files import PROCESSOR, parse_config, read_processor
 from .format import Export, Folder, HuggingFaceFormat, Tensors, TensorSample, WeightTable
@@ -38,7 +50,7 @@ from .generation import (
     strategy_from_generation,
     warn_of_unused,
 )
-from .marian import attention_names, both_stacks, read_depth, write_depth
+from .marian import attention_names
 from .weight_names import WeightRule, add_prefixes, any_of
 
 if TYPE_CHECKING:
@@ -70,7 +82,7 @@ CONFIG = ConfigTable(
         Field("bins", "num_mel_bins", 80),
         Field("width", "d_model"),
         both_stacks("heads", "attention_heads"),
-        Joint(read_depth, write_depth),
+        depth("encoder_layers", "decoder_layers"),
         both_stacks("inner", "ffn_dim"),
         Field("dropout", "dropout", 0.0),
         Field("tied", "tie_word_embeddings", True),
