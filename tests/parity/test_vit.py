@@ -1,5 +1,6 @@
 """ViT folders of transformers, both ways: states, logits, sizes, images."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from regard.families.towers import ImageTowerConfig
 from regard.families.vit import Config as ViTConfig
 from regard.formats.huggingface import clip, vit
 from regard.formats.huggingface.files import PROCESSOR, parse_config
-from regard.formats.huggingface.images import read_image_settings, write_image_settings
+from regard.formats.huggingface.images import CLASSES, VIT, read_image, read_image_settings, write_image_settings
 from regard.parts import Inputs
 from regard.processors.image.processor import ImageProcessor
 
@@ -119,6 +120,10 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
         ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
         ({"resample": 9}, "resample is 9"),
         ({"size": {"max_height": 9, "max_width": 9}}, "expected shortest_edge, or height and width"),
+        (
+            {"image_processor_type": "SwinImageProcessor"},
+            "image_processor_type is 'SwinImageProcessor'; regard reads ViT",
+        ),
     ],
 )
 def test_processors_that_are_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
@@ -127,6 +132,26 @@ def test_processors_that_are_refused(tmp_path: Path, settings: dict[str, Any], w
 
 
 DEFAULT = ImageProcessor(resize=(32, 32), crop=0, patch=8)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_absent_keys_have_the_meaning_of_their_class(name: str) -> None:
+    defaults = {key: value for key, value in getattr(hf, name)().to_dict().items() if value is not None}
+    named = {"image_processor_type": name}
+    assert read_image_settings(named, DEFAULT) == read_image_settings(defaults | named, DEFAULT)
+    legacy = {"feature_extractor_type": name.replace("ImageProcessor", "FeatureExtractor")}
+    assert read_image_settings(legacy, DEFAULT) == read_image_settings({"do_resize": True}, DEFAULT, name)
+
+
+def test_the_settings_of_a_whole_processor_are_read(tmp_path: Path) -> None:
+    """Where both files have them, processor_config.json wins as in transformers."""
+    hf.CLIPImageProcessor(size={"shortest_edge": 24}).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    for size in (24, 20):
+        expected = hf.CLIPImageProcessor.from_pretrained(tmp_path).size["shortest_edge"]
+        assert read_image(tmp_path, DEFAULT, VIT).resize == expected == size
+        whole = {"image_processor": settings | {"size": {"shortest_edge": 20}}, "processor_class": "CLIPProcessor"}
+        (tmp_path / "processor_config.json").write_text(json.dumps(whole))
 
 
 def test_processors_go_both_ways() -> None:

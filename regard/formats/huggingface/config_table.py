@@ -155,7 +155,7 @@ def one_class(name: str, required: bool = True) -> Joint:
     return Joint(read, lambda c: {"architectures": [name]})
 
 
-def both_stacks(ours: str, theirs: str, default: Any = REQUIRED) -> Joint:
+def both_stacks(ours: str, theirs: str, default: int = REQUIRED) -> Joint:
     """A setting that theirs has once for the encoder and once for the decoder; ours is one for both."""
     encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
 

@@ -62,9 +62,10 @@ def read_processor(
 ) -> T:
     """Apply `reader` to the settings of a processor, {} where a folder has none.
 
-    They are preprocessor_config.json, or its part of processor_config.json, the file of the whole processor.
+    As in transformers, its part of processor_config.json, the file of the whole processor, is before
+    preprocessor_config.json.
     """
-    file = PROCESSOR if (path / PROCESSOR).is_file() else WHOLE_PROCESSOR
-    settings = read_optional_json(path / file)
-    own = settings.get(part, {} if file == WHOLE_PROCESSOR else settings)
-    return parse_config(path, own, reader, file)
+    whole = read_optional_json(path / WHOLE_PROCESSOR)
+    if part in whole:
+        return parse_config(path, whole[part], reader, WHOLE_PROCESSOR)
+    return parse_config(path, read_optional_json(path / PROCESSOR), reader, PROCESSOR)
