@@ -213,6 +213,18 @@ def test_what_cannot_be_read_is_refused(file: str, values: dict[str, Any], words
         read(tmp_path)
 
 
+def test_alignment_heads_of_another_model_are_left_out(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    change_json(tmp_path / "generation_config.json", alignment_heads=[[0, 1], [1, 2]])
+    assert read(tmp_path).config.alignment_heads == ((0, 1), (1, 2))
+    for outside in ([9, 0], [0, 9]):
+        change_json(tmp_path / "generation_config.json", alignment_heads=[[0, 1], outside])
+        with pytest.warns(
+            UserWarning, match=r"alignment_heads has \[\d, \d\] and the decoder 2 layers of 4 heads; word"
+        ):
+            assert read(tmp_path).config.alignment_heads == ()
+
+
 def test_other_encoder_positions_are_refused(tmp_path: Path) -> None:
     model = write_folder(tmp_path)
     model.model.encoder.embed_positions.weight.data.normal_()

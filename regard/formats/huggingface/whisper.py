@@ -5,6 +5,7 @@ The tokenizer files and generation_config.json are kept as they are, so that a f
 
 import json
 import re
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -255,8 +256,15 @@ class WhisperProcessors:
 
 
 def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.Config:
-    """The settings with the alignment heads of a folder."""
-    heads = generation.get("alignment_heads") or ()
+    """The settings with the alignment heads of a folder; heads of another model are left out with a warning."""
+    heads, layers = generation.get("alignment_heads") or (), c.decoder_layers or c.layers
+    if outside := [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < c.heads)]:
+        warnings.warn(
+            f"{GENERATION_FILE}: alignment_heads has {outside[0]} and the decoder {layers} layers of {c.heads} heads; "
+            "word times use the heads that follow each recording best instead",
+            stacklevel=2,
+        )
+        heads = ()
     return whisper.Config(**c.model_dump() | {"alignment_heads": heads})
 
 
