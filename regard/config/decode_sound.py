@@ -6,7 +6,7 @@ from pydantic import Field
 
 from .data.sound import Fraction
 from .decode import DecodeBase, SearchStrategy, TargetDecode
-from .strategies import Beam, BestPath, DecodeStrategy, Greedy
+from .strategies import Beam, BestPath, DecodeStrategy, Greedy, WhisperBeam
 from .types import Base, Count, Positive
 
 Temperature = Annotated[float, Field(ge=0, le=10)]
@@ -55,7 +55,7 @@ class Windows(Base):
 class WhisperDecode(DecodeBase):
     """Decoding of Whisper. max_tokens=0: as many as the model reads."""
 
-    strategy: Annotated[Greedy | Beam, Field(discriminator="kind")] = Beam()  # how temperature 0 decodes
+    strategy: Annotated[Greedy | WhisperBeam, Field(discriminator="kind")] = WhisperBeam()  # how temperature 0 decodes
     batch: Positive = 16  # windows that are decoded together: of different recordings, or of one with
     # `windows.sequential=false`
     language: str = ""  # of the recordings, by code or name; "": detected
