@@ -15,6 +15,7 @@ from helpers.whisper import control_ids, write_multilingual
 from prototypes.checks import close
 from transformers.generation.logits_process import WhisperNoSpeechDetection, WhisperTimeStampLogitsProcessor
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 import regard
 from regard.config.decode_sound import Windows
@@ -29,6 +30,7 @@ from regard.formats.huggingface.whisper import FORMAT
 from regard.parts import Inputs
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
+from regard.processors.text.whisper import language_codes
 from regard.tasks.whisper import transcriber as whisper_transcriber
 from regard.tasks.whisper.task import WhisperPredictor
 from regard.tasks.whisper.windows import check_quality
@@ -189,6 +191,11 @@ def test_detected_languages_equal_transformers(tmp_path: Path) -> None:
     found = ours.predict_requests(ours.requests([*sounds, noise(9)], **PLAIN, max_tokens=1))
     languages = [control_ids(4)[f"<|{result.language}|>"] for result in found]
     assert languages[:-1] == expected and len({*expected}) > 1
+
+
+def test_names_of_languages_are_those_of_transformers() -> None:
+    codes = language_codes()
+    assert {name: codes.get(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
 
 
 FORCED = [[1, IDS["<|ja|>"]], [2, IDS["<|translate|>"]], [3, FIRST - 1]]
