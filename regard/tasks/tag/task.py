@@ -187,7 +187,8 @@ class TagJob(LabelJob):
 def prepare(run: TagRun, processors: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
     """Open the data, collect the tags and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    data = run.data.model_copy(update={"column_count": column_count(splits["train"])})
+    columns = run.data.column_count or column_count(splits["train"])
+    data = run.data.model_copy(update={"column_count": columns})
     run = run.model_copy(update={"data": data})  # as it is: data may be in memory
     labels = label_set(run, collect_tags(splits["train"]), processors, TAG, splits)
     if run.train.metric == "spans" and not labels.spans:
