@@ -176,9 +176,9 @@ def _problem(annotation: Annotation, thorough: bool) -> str:
     )
 
 
-def load_image(image: ExampleImage) -> "Image.Image":
+def load_image(image: ExampleImage, background: str) -> "Image.Image":
     """The upright RGB image of an example."""
-    return open_image(_content(image))
+    return open_image(_content(image), background=background)
 
 
 def _content(image: ExampleImage) -> RawImage:

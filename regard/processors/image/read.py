@@ -46,8 +46,11 @@ def image_name(raw: object) -> str:
     return str(getattr(raw, "filename", "") or getattr(raw, "name", "") or "an image")
 
 
-def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
-    """The first frame as an RGB image, rotated upright by its EXIF orientation, without transparency.
+def open_image(raw: RawImage, enough: int = 0, background: str = "none") -> "Image.Image":
+    """The first frame as an RGB image, rotated upright by its EXIF orientation.
+
+    Transparent parts show the `background`, a color; with "none" the colors that their pixels have, often black. The
+    background "transparent" keeps them: RGBA.
 
     A JPEG file is decoded at a half, a quarter or an eighth of its size if both sides keep `enough` pixels: 12 million
     pixels take half of the time. 0: at its size.
@@ -58,11 +61,11 @@ def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
         raise UserError("images need Pillow; install it with: pip install 'regard[vision]'") from error
     name = image_name(raw)
     if isinstance(raw, Image.Image):
-        return _decode(raw, name)
+        return _decode(raw, name, background)
     if isinstance(raw, np.ndarray | torch.Tensor):
-        return Image.fromarray(_to_bytes(raw, name)).convert("RGB")
+        return _to_rgb(Image.fromarray(_to_bytes(raw, name)), name, background)
     with _open_file(raw, name) as file:
-        return _decode(_parse(file, name), name, enough)
+        return _decode(_parse(file, name), name, background, enough)
 
 
 def image_size(raw: RawImage) -> tuple[int, int]:
@@ -107,7 +110,7 @@ def _check_ends(file: IO[bytes], name: str) -> None:
     image = _parse(file, name)
     _check_size(image, name)
     if end and not whole:
-        _decode(image, name)
+        _decode(image, name, "none")
 
 
 def _open_file(raw: Any, name: str) -> IO[bytes]:
@@ -183,7 +186,7 @@ def _check_size(image: "Image.Image", name: str) -> None:
         raise UserError(f"{name} is {width} × {height} pixels; expected at least one")
 
 
-def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
+def _decode(image: "Image.Image", name: str, background: str, enough: int = 0) -> "Image.Image":
     from PIL import ImageOps
 
     _check_size(image, name)
@@ -193,7 +196,7 @@ def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
         image.load()
         if _orientation(image) != 1:
             image = ImageOps.exif_transpose(image)
-        return _to_rgb(image, name)
+        return _to_rgb(image, name, background)
     except UserError:
         raise
     except Exception as error:  # decoders raise what their parsers raise
@@ -212,8 +215,8 @@ def _orientation(image: "Image.Image") -> int:
         return 1
 
 
-def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
-    """Convert to RGB, scaling 16 bits and floats, which `convert` would clip. Transparency is dropped."""
+def _to_rgb(image: "Image.Image", name: str, background: str) -> "Image.Image":
+    """Convert to RGB, scaling 16 bits and floats, which `convert` would clip."""
     from PIL import Image
 
     if image.mode.startswith(("I", "F")):
@@ -222,6 +225,13 @@ def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
         image = Image.fromarray(_to_bytes(array.astype(np.uint16) if whole else array, name))
     if image.mode == "P" and "transparency" in image.info or image.mode in ("La", "RGBa"):
         image = image.convert("LA" if image.mode == "La" else "RGBA")
+    if background != "none" and ("A" in image.getbands() or "transparency" in image.info):
+        image = image.convert("RGBA")
+        if background == "transparent":
+            return image
+        whole = Image.new("RGB", image.size, background)
+        whole.paste(image, mask=image.getchannel("A"))
+        return whole
     return image if image.mode == "RGB" else image.convert("RGB")
 
 

@@ -248,10 +248,12 @@ def image_processor(data: SquareImages, model: PatchSettings, kept: Processor | 
     side, default = data.size or model.image, SquareImages()
     start = kept if isinstance(kept, ImageProcessor) else None
     image = start or ImageProcessor(resize=side, crop=side)
+    keeps_background = image.background != "none" and data.background == default.background
     return replace(
         _resize_processor(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
         std=image.std if start and data.std == default.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
         flip=data.flip, color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
+        background=image.background if keeps_background else data.background,
     )  # fmt: skip
 
 
