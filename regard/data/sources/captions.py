@@ -81,7 +81,7 @@ class Captions(TextPairing[TableData]):
         return CaptionedImages(table.name, _records(table), data, table=table)
 
     def _coco(self, path: Path, files: ImageFiles, data: TableData) -> Iterator["CaptionRecord"]:
-        for place, name, captions in coco_captions(path):
+        for place, name, captions in coco_captions(path, files):
             stored = files.find(name, place) if captions else None
             for where, text in captions:
                 caption = caption_value(text)
@@ -151,7 +151,7 @@ class CaptionedImages(MediaSource):
         files: ImageFiles | None = None,
         table: TableSource | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.data = name, data
         groups: dict[object, list[CaptionRecord]] = {}
         for record in records:
             groups.setdefault(record.key, []).append(record)
@@ -160,7 +160,11 @@ class CaptionedImages(MediaSource):
         usable = self.select((_inspect(group[0], data) for group in whole), data.invalid, IMAGE.skip_hint)
         self.groups: list[list[CaptionRecord]] = [whole[number] for number in usable]
         if files is not None:
-            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(whole)}
+            self.counts |= {
+                "missing": files.missing,
+                "unlisted": files.unlisted,
+                "uncaptioned": len(files.images) - len(whole),
+            }
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -192,6 +196,7 @@ class CaptionedImages(MediaSource):
     def report(self) -> list[str]:
         reasons = {
             "uncaptioned": "images have no caption and were left out",
+            "unlisted": "captions belong to an image that the file does not list and were left out (data.invalid=skip)",
             "missing": "captions name an image that is missing and were left out (data.invalid=skip)",
         }
         several = sum(len(split_references(self._captions(index))) for index in range(len(self)))

@@ -16,7 +16,7 @@ import numpy as np
 from ...config.data.base import Data
 from ...config.data.images import NamedImages
 from ...errors import UserError
-from ...processors.image.read import RawImage, image_problem
+from ...processors.image.read import RawImage, image_problem, is_uniform
 from ..files.open import matching_files, open_decompressed
 from ..source import InMemorySource, Source, array_digest
 from ..tables.cells import text_value
@@ -48,6 +48,11 @@ class ImageMedium(Medium[Data]):
 
     def inspect(self, raw: RawImage, data: Data) -> tuple[str, float]:
         return image_problem(raw, data.invalid == "skip"), 0.0
+
+    empty = "have one color throughout"
+
+    def is_empty(self, raw: RawImage, data: Data) -> bool:
+        return is_uniform(raw, getattr(data, "background", "none"))
 
 
 class LabeledImages(LabeledMedia[NamedImages]):

@@ -94,6 +94,11 @@ class ImageProcessor(SavedSettings):
         """True if training changes images, so that they must be encoded again."""
         return self.scale != (1, 1) or bool(self.flip or self.color or self.randaugment or self.erase)
 
+    @staticmethod
+    def is_uniform(encoded: Array) -> bool:
+        """True for pixels of one color."""
+        return bool((encoded == encoded[:, :1, :1]).all())
+
     def cost(self, encoded: Array) -> int:
         return self._patches(encoded.shape[1:])
 

@@ -26,6 +26,8 @@ HEAD = 1024  # bytes that identify the format of a file
 CHANNELS = (1, 3, 4)
 ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}  # of JPEG and PNG, by their first bytes
 SMALL, MANY = 1 << 19, 1 << 24  # bytes and pixels: the header of larger files is read
+UNIFORM_BYTES, UNIFORM_PIXELS = 4096, 25  # a compressed image of one color has fewer bytes: 1 per 60 pixels as JPEG
+SIDE = 32  # of an image that is examined for colors, at least
 EXPECTED = "give a PNG, JPEG or another image"
 CONVERT = "convert it to PNG or JPEG first"
 
@@ -96,6 +98,17 @@ def image_problem(raw: RawImage, thorough: bool = False) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+def is_uniform(raw: RawImage, background: str) -> bool:
+    """True for an image of one color on its background; files of many bytes are not read."""
+    if isinstance(raw, str | os.PathLike | bytes):
+        width, height = image_size(raw)
+        size = len(raw) if isinstance(raw, bytes) else Path(raw).expanduser().stat().st_size
+        if size > UNIFORM_BYTES + width * height // UNIFORM_PIXELS:
+            return False
+    extrema: list[tuple[int, int]] = open_image(raw, SIDE, background).getextrema()  # type: ignore[assignment]
+    return all(low == high for low, high in extrema)  # of every channel
 
 
 def _check_ends(file: IO[bytes], name: str) -> None:

@@ -54,7 +54,7 @@ from ..label.results import (
     top_of,
     unseen_labels,
 )
-from ..notices import require_finite
+from ..notices import require_finite, uniform_image
 from ..objectives import ImageObjective
 from ..reading import FileItems, ItemReader
 from ..task import Task
@@ -112,7 +112,9 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     async def answer(self, request: ClassifyImageRequest, emit: Emit | None = None) -> ClassifyResult:
         top = top_of(request, self.run.decode)
-        return class_result(self.labels.names, await self.logprobs(request.image.raw), top)
+        pixels: Array = await Read(self.images.encode_all, request.image.raw)
+        notices = uniform_image(self.image.is_uniform(pixels))
+        return class_result(self.labels.names, await Forward(self.head, pixels), top, notices)
 
     async def logprobs(self, image: RawImage) -> Array:
         """(labels,) of an image."""

@@ -50,7 +50,7 @@ from ..base import (
 from ..classify_image.task import PretrainedImages
 from ..label.embedding import refuse_target
 from ..label.results import unseen_labels
-from ..notices import require_finite
+from ..notices import require_finite, uniform_image
 from ..predictor import Predictor
 from ..reading import FileItems, ItemReader
 from ..task import Task
@@ -116,7 +116,9 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         decode = self.decode_settings(given) if given else self.run.decode
         image: SizedImage = await Read(self.read_images, request.image.raw)
         objects = self.objects(await Forward(self.head, image.pixels), image, decode.top)
-        return DetectResult(image.width, image.height, tuple(one for one in objects if one.score >= decode.threshold))
+        likely = tuple(one for one in objects if one.score >= decode.threshold)
+        notices = uniform_image(self.image.is_uniform(image.pixels))
+        return DetectResult(image.width, image.height, likely, notices=notices)
 
     def read_images(self, images: Sequence[RawImage]) -> list[SizedImage]:
         """Upright images as pixels, with their original sizes."""
