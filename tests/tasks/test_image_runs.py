@@ -73,8 +73,9 @@ def test_another_image_size_interpolates_the_positions(base: Path, tmp_path: Pat
 
 def test_the_run_keeps_the_background_of_transparent_images(base: Path, tmp_path: Path) -> None:
     icon = np.zeros((28, 28, 4), np.uint8)
-    icon[5:20, 9:15, 3] = 255  # black, on transparent black
-    drawn = {color: np.where(icon[..., 3], 0, level).astype(np.uint8) for color, level in (("white", 255), ("none", 0))}
+    icon[5:20, 9:15, 3], icon[9, 9, :3] = 255, 40  # black but for a pixel, on transparent black
+    levels = {"white": 255, "none": 0}
+    drawn = {color: np.where(icon[..., 3], icon[..., 0], level).astype(np.uint8) for color, level in levels.items()}
     for color in ("white", "none"):
         shutil.copytree(base, tmp_path / color)
         (run, image) = (tmp_path / color / name for name in ("run.json", "image.json"))
@@ -87,6 +88,8 @@ def test_the_run_keeps_the_background_of_transparent_images(base: Path, tmp_path
         predictor = regard.load(tmp_path / color)
         assert (predictor.run.data.background, predictor.image.background) == (color, color)
         assert predictor.predict([icon], details=True) == predictor.predict([drawn[color]], details=True)
+        notices = [result["notices"] for result in predictor.predict([icon, 0 * drawn[color]], details=True)]
+        assert notices == [[], ["the image has one color throughout, so its result means nothing"]]
     assert start(tmp_path / "none", tmp_path / "new", data__examples=20).image.background == "white"
 
 

@@ -129,7 +129,8 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     @property
     def item_reader(self) -> ItemReader:
-        return replace(super().item_reader, files=FileItems(partial(LABELED_IMAGES.items, data=self.run.data)))
+        images = partial(LABELED_IMAGES.items, data=self.run.data)
+        return replace(super().item_reader, files=FileItems(images, named=True))
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
