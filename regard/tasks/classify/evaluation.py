@@ -86,7 +86,8 @@ def outputs_without_own_counts(predictor: "TextLabelPredictor[Q, A, T]", example
         return output
 
     async def batch(indices: Sequence[int]) -> Tensor:
-        return await ModelCall(partial(outputs, indices))
+        job: ModelCall[Tensor] = ModelCall(partial(outputs, indices))
+        return await job
 
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     batches = [order[first : first + BATCH] for first in range(0, len(order), BATCH)]
