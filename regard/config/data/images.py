@@ -30,7 +30,11 @@ class SquareImages(Data):
     examples: Positive = 20000  # training images of the embedded data
 
 
-class NamedImages(SquareImages, TableData):
+class ImageTable(SquareImages, TableData):
+    """Images that may come in tables."""
+
+
+class NamedImages(ImageTable):
     """Images with names: labels, or texts."""
 
     names: Strings = ()  # of labels or texts that are given by their index from 0
@@ -45,7 +49,7 @@ class ImageData(NamedImages):
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # alpha of CutMix (1905.04899); with mixup, each half of the time
 
 
-class CaptionData(SquareImages, TableData):
+class CaptionData(ImageTable):
     """Images with captions. A mirrored image may not fit its caption: "left of" would be wrong."""
 
     train: DataFiles = ()  # images and captions: a folder or an archive, a comma, and a table of path and caption or a

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...config.data.base import TableData
-from ...config.data.images import NamedImages
+from ...config.data.images import ImageTable, NamedImages
 from ...processors.image.read import RawImage
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, open_tree
@@ -43,7 +42,7 @@ def caption_value(cell: object, names: Sequence[str] = ()) -> str:
 CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
 
 
-class Captions(TextPairing[TableData]):
+class Captions(TextPairing[ImageTable]):
     """Images with their captions. Both may be in two places, after a comma."""
 
     target = CAPTION
@@ -61,7 +60,7 @@ class Captions(TextPairing[TableData]):
     def convert(self, content: str) -> str:
         return caption_value(content.splitlines())
 
-    def open(self, files: Sequence[Sequence[str]], data: TableData) -> Source:
+    def open(self, files: Sequence[Sequence[str]], data: ImageTable) -> Source:
         if len(files) != 2 or not all(len(group) == 1 for group in files):
             return super().open(files, data)
         (place,), (captions,) = files
@@ -71,16 +70,16 @@ class Captions(TextPairing[TableData]):
         table = TableSource(self.table(captions, data))
         return CaptionedImages(table.name, _records(table, images), data, images, table)
 
-    def open_tree(self, tree: FileTree, data: TableData) -> Source:
+    def open_tree(self, tree: FileTree, data: ImageTable) -> Source:
         pairs, _ = self.texts_beside(tree, data.invalid)
         records = (CaptionRecord(name, StoredImage(tree, name), text, tree.location(name)) for name, text in pairs)
         return CaptionedImages(str(tree.path), records, data, ImageFiles(tree))
 
-    def open_table(self, pattern: str, data: TableData) -> Source:
+    def open_table(self, pattern: str, data: ImageTable) -> Source:
         table = TableSource(self.table(pattern, data))
         return CaptionedImages(table.name, _records(table), data, table=table)
 
-    def _coco(self, path: Path, files: ImageFiles, data: TableData) -> Iterator["CaptionRecord"]:
+    def _coco(self, path: Path, files: ImageFiles, data: ImageTable) -> Iterator["CaptionRecord"]:
         for place, name, captions in coco_captions(path, files):
             stored = files.find(name, place) if captions else None
             for where, text in captions:
@@ -147,7 +146,7 @@ class CaptionedImages(MediaSource):
         self,
         name: str,
         records: Iterable[CaptionRecord],
-        data: TableData,
+        data: ImageTable,
         files: ImageFiles | None = None,
         table: TableSource | None = None,
     ) -> None:
@@ -209,7 +208,7 @@ def _content(image: StoredImage | CellImage | Path) -> RawImage:
     return image if isinstance(image, Path) else image.content()
 
 
-def _inspect(record: CaptionRecord, data: TableData) -> tuple[str, float]:
+def _inspect(record: CaptionRecord, data: ImageTable) -> tuple[str, float]:
     """Why an image cannot be read, with the place of its caption; "" if it can."""
     if isinstance(record.image, Path) and not record.image.is_file():
         return f"{record.place}: there is no image {record.image}; correct the path or the line", 0.0

@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -132,10 +132,10 @@ class MediaSource(Source):
     def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
         return self.empty_notes(self.medium, indices)
 
-    def empty_notes(self, medium: Medium[Any], indices: Sequence[int] | np.ndarray, field: int = 0) -> list[str]:
+    def empty_notes(self, medium: Medium[D], indices: Sequence[int] | np.ndarray, field: int = 0) -> list[str]:
         """A sentence about files without content, such as silence, in this field of some examples."""
-        examined = indices[:: -(-len(indices) // EXAMINED) or 1]
-        empty = [int(index) for index in examined if medium.is_empty(self.field(int(index), field), self.data)]
+        examined, data = indices[:: -(-len(indices) // EXAMINED) or 1], cast(D, self.data)
+        empty = [int(index) for index in examined if medium.is_empty(self.field(int(index), field), data)]
         if not empty:
             return []
         count = f"{len(empty):,}" if len(examined) == len(indices) else f"{len(empty)} of {len(examined)} examined"
@@ -276,7 +276,7 @@ class Pairing(ABC, Generic[T]):
             raise missing_file(pattern)
         raise UserError(f"{pattern} {self.describe(pattern)}; give {self.expected}")
 
-    def items(self, name: str, data: T) -> Iterator[tuple[str, Any]]:
+    def items(self, name: str, data: T) -> Iterator[tuple[str, RawValue]]:
         """The media in a file, a folder, an archive or a table of paths, each with its name; targets are not needed."""
         path = Path(name).expanduser()
         if is_tree(name):
