@@ -45,6 +45,8 @@ ENDINGS = (
     ("red", "ered", "cent louv reconnoit", ""),
     ("ring", "ering", "reconnoit", ""),
     ("amme", "am", "aerogr centigr gr kilogr milligr progr", "s?"),
+    ("ogu", "og", "catal", "(?:ed|ing)"),
+    ("isance", "izance", "recogn", ""),
     ("ogue", "og", "anal catal dial epil monol prol", "s?"),
     ("aught", "aft", "dr", r"\w*"),
     ("ence", "ense", "def lic off pret", r"\w*"),
@@ -58,16 +60,15 @@ BEGINNINGS = (  # British and American; $: the whole word
     "aggrandis:aggrandiz archaeologically:archeologically archaeologist:archeologist archaeology$:archeology aeon:eon "
     "aeroplane:airplane aesthet:esthet aetiolog:etiolog ageing:aging almanack:almanac aluminium:aluminum anaem:anem "
     "anaesth:anesth archeological$:archaeological artefact:artifact axe$:ax bannister:banister battleax$:battleaxe "
-    "baulk:balk behov:behoov bevv:bev biass:bias bingeing:binging buss:bus catalogued:cataloged "
-    "cataloguing:cataloging chequered:checkered cheque:check clarinettist:clarinetist connexion:connection "
-    "inflexion:inflection cosy$:cozy cosie:cozie cosily:cozily cosiness:coziness crenelat:crenellat cypher:cipher "
-    "disc$:disk discs$:disks videodisc:videodisk epaulette:epaulet omelette:omelet flautist:flutist gaol:jail "
-    "gasses:gases gage:gauge gaging:gauging gipsies:gypsies glamor$:glamour glueing:gluing groyne:groin "
-    "gryphon:griffin jewellery:jewelry jewell:jewel judgement$:judgment likeable:likable manoeuvred:maneuvered "
-    "manoeuvre:maneuver manoeuvr:maneuver outmanoeuvred:outmaneuvered outmanoeuvre:outmaneuver "
-    "outmanoeuvr:outmaneuver minibuss:minibus misspelt:misspelled mould:mold moult:molt remould:remold smould:smold "
-    "moustach:mustach oesophag:esophag oestrogen:estrogen philtre:filter phoney:phony plough:plow pouffe:pouf "
-    "pummelled:pummel pummelling:pummeled pyjama:pajama pzazz:pizzazz recognisance:recognizance sceptic:skeptic "
+    "baulk:balk behov:behoov bevv:bev biass:bias bingeing:binging buss:bus chequered:checkered cheque:check "
+    "clarinettist:clarinetist connexion:connection inflexion:inflection cosy$:cozy cosie:cozie cosily:cozily "
+    "cosiness:coziness crenelat:crenellat cypher:cipher disc$:disk discs$:disks videodisc:videodisk epaulette:epaulet "
+    "omelette:omelet flautist:flutist gaol:jail gasses:gases gage:gauge gaging:gauging gipsies:gypsies "
+    "glamor$:glamour glueing:gluing groyne:groin gryphon:griffin jewellery:jewelry jewell:jewel judgement$:judgment "
+    "likeable:likable manoeuvred:maneuvered manoeuvre:maneuver manoeuvr:maneuver outmanoeuvred:outmaneuvered "
+    "outmanoeuvre:outmaneuver outmanoeuvr:outmaneuver minibuss:minibus misspelt:misspelled mould:mold moult:molt "
+    "remould:remold smould:smold moustach:mustach oesophag:esophag oestrogen:estrogen philtre:filter phoney:phony "
+    "plough:plow pouffe:pouf pummelled:pummel pummelling:pummeled pyjama:pajama pzazz:pizzazz sceptic:skeptic "
     "sheikh:sheik snowploughs:snowplow snowplough:snowplow storeys:stories storey$:story syphon:siphon tonne$:ton "
     "tonnes:tons tranquillis:tranquiliz tranquilli:tranquili tranquilly:tranquility travelog$:travelogue "
     "travelogs:travelogues tyre:tire waggon:wagon worshipp:worship yoghourt:yogurt yoghurt:yogurt calliper:caliper "

@@ -246,5 +246,5 @@ def test_whisper_english_is_that_of_transformers() -> None:
         (text, oracle(text).strip()) for text in texts if NORMALIZERS["whisper-english"](text) != oracle(text).strip()
     ]
     assert not differ
-    plain = "wise exercise organism tours our advertiser cosine capitalist promise literal"  # no British spelling
+    plain = "wise exercise realism tours our advertiser cosine capitalist promise literal"  # no British spelling
     assert NORMALIZERS["whisper-english"](plain) == plain
