@@ -343,6 +343,16 @@ def test_conllu_round_trip():
     assert again == blocks[0]
 
 
+@pytest.mark.parametrize("header", ["word x tag\n", "Token\tpos\tner_tags\n", "tokens x labels\n\n", ""])
+def test_the_header_of_columns_is_no_sentence(header, tmp_path):
+    tab = "\t" if "\t" in header else " "
+    lines = [tab.join(cells) for cells in (("EU", "x", "O"), ("word", "x", "O"), ("x", "x", "tag"))]
+    path = write_file(tmp_path, "a.txt", header + "\n".join(lines) + "\n")
+    assert list(tagged_sentences([[str(path)]], TagData())) == [(("EU", "word", "x"), ("O", "O", "tag"))]
+    tagged = Columns("").with_tags([*header.splitlines(), *lines], ["A", "B", "C"])
+    assert tagged.splitlines()[: len(header.splitlines())] == header.splitlines() and tagged.endswith(f"{tab}C")
+
+
 def test_columns_with_tags():
     lines = COLUMNS.split("\n")[2:4]
     assert Columns("").with_tags(lines, ["X", "Y"]) == "EU NNP B-NP X\nrejects VBZ B-VP Y"

@@ -24,6 +24,8 @@ from ..tables.records import TableSource, parse_object
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
+WORD_NAMES = {"token", "tokens", "word", "words"}  # of columns
+TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos_tag", "pos_tags"}
 
 
 class Word(NamedTuple):
@@ -145,7 +147,7 @@ class Columns(WordPerLine):
 
     def word(self, line: str, tagged: bool) -> Word | None:
         cells = split_columns(line)
-        if cells[0] == DOCUMENT:
+        if cells[0] == DOCUMENT or is_header(cells, self.column):
             return None
         if self.width and len(cells) != self.width:
             raise ValueError(f"{len(cells)} columns, and the lines before have {self.width}")
@@ -217,6 +219,12 @@ def checked_word(word: str, tag: str) -> Word:
     if text_error(f"{word} {tag}".encode("utf-8", "surrogatepass")):
         raise ValueError("a word or tag with a NUL or half a surrogate pair")
     return Word(word, tag)
+
+
+def is_header(cells: Sequence[str], column: int | None) -> bool:
+    """True for a line that names the columns of words and tags, such as token and tag."""
+    last = len(cells) - 1 if column is None else column
+    return cells[0].lower() in WORD_NAMES and 0 < last < len(cells) and cells[last].lower() in TAG_NAMES
 
 
 def split_columns(line: str) -> list[str]:
