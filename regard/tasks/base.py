@@ -50,6 +50,10 @@ class Split(Protocol):
         """Facts about examples that were left out, with the reason."""
 
 
+def _all_facts(examples: Split) -> list[str]:
+    return examples.report() + (examples.notes(range(len(examples))) if isinstance(examples, Source) else [])
+
+
 class TrainingJob(ABC):
     """A prepared training: the run, the objective, the data and the validation."""
 
@@ -83,7 +87,7 @@ class TrainingJob(ABC):
         facts = []
         for name, examples in self.splits.items():
             facts.append(f"{name}: {len(examples):,} examples, {examples.name}")
-            facts += [f"{name}: {fact}" for fact in examples.report()]
+            facts += [f"{name}: {fact}" for fact in _all_facts(examples)]
         return facts + self.loader.report()
 
     def count_data(self) -> list[str]:
@@ -136,7 +140,7 @@ def open_split(
     if files:
         examples = read(files)
         if split == "test":
-            log_facts(examples.name, examples.report())
+            log_facts(examples.name, _all_facts(examples))
         return examples
     if run.data.train:
         raise UserError(f"this run has no {split} data; name some, such as --data {example} (data.{split})")

@@ -96,6 +96,15 @@ def silent_recording() -> Notice:
     )
 
 
+def uniform_image(uniform: bool) -> tuple[Notice, ...]:
+    """The notice for an image of one color."""
+    notice = Notice(
+        "the image has one color throughout, so its result means nothing",
+        lambda count, total: f"{count} of {total} images have one color throughout, so their results mean nothing",
+    )
+    return (notice,) if uniform else ()
+
+
 def no_text() -> Notice:
     """The notice for a recording for which no text satisfies decode.*."""
     return Notice(

@@ -1,5 +1,7 @@
 """N-grams beside the class head: of any family, from data.ngrams, a start or an older run."""
 
+import math
+import random
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,27 @@ def test_a_classifier_with_them_can_be_tuned(classifier, tmp_path, kind):
 def test_the_former_key_is_read():
     run = regard.resolve("classify", {"model.ngrams.order": 3, "model.ngrams": {"words": False}}).run
     assert (run.data.ngrams.order, run.data.ngrams.words, run.data.ngrams.characters) == (3, False, 5)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_training_texts_are_scored_without_their_own_counts(several, tmp_path, caplog):
+    """Labels drawn at random cannot be known: a text with its own counts would nearly always get its label."""
+    rng = random.Random(1)
+    words = [f"{first}{second}" for first in "kstplm" for second in ("a", "e", "o")]
+    rows = [("".join(rng.choices(words, k=3)), rng.choice("xy")) for _ in range(240)]
+    data = [(text, [label]) if several else (text, label) for text, label in rows]
+    settings = {**SMALL, "data.ngrams.buckets": 4096, "data.problem_type": "multi_label" if several else "single_label"}
+    settings |= {"data.holdout": 0.25, "train.lr": 1e-9, "tokenizer.vocab": 400}
+    regard.train("classify", settings, out=tmp_path / "run", data={"train": data}, progress=False)
+    predictor = regard.load(tmp_path / "run", device="cpu")
+
+    def exact(outputs: torch.Tensor) -> float:
+        found = (outputs > (0.0 if several else -math.log(2))).tolist()
+        return sum(row == [label == "x", label == "y"] for row, (_, label) in zip(found, rows, strict=True)) / len(rows)
+
+    assert exact(predictor.outputs([(text,) for text, _ in rows])) > 0.75
+    caplog.set_level("INFO")
+    metrics = predictor.evaluate(data)
+    assert metrics["examples"] == 240 and metrics["accuracy"] < 0.65
+    assert "these are training texts: each is scored without its own n-gram counts" in caplog.text
+    assert predictor.evaluate(data[::-1])["accuracy"] == exact(predictor.outputs([(text,) for text, _ in rows]))
