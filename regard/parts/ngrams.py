@@ -216,8 +216,7 @@ class NGramCounts(nn.Module):
         The counts of a training text itself are subtracted, with those of all pairs that have its first text: with them
         the encoder would have nothing left to learn.
         """
-        weights, ratios, prior = self._terms(text, labels)
-        return torch.einsum("bn,bnl->bl", weights, ratios) + prior
+        return torch.einsum("bn,bnl->bl", *self._terms(text, labels)) + self._prior()
 
     def missing_words(self, text: Inputs) -> tuple[Tensor, Tensor]:
         """Words of the second text that the first one lacks, marked at their last token (batch, tokens), and their
@@ -234,7 +233,7 @@ class NGramCounts(nn.Module):
     @torch.no_grad()
     def terms(self, text: Inputs) -> NGramTerms:
         """What each n-gram of the texts adds to the logits. The sum of all is exactly the logit."""
-        weights, ratios, prior = self._terms(text)
+        weights, ratios = self._terms(text)
         spans, values = self.spans(text), [self.gain * weights[..., None] * ratios]
         kinds = [kind for kind, (first, _) in zip(self.kinds, spans, strict=True) for _ in range(first.size(1))]
         if self.overlap is not None:
@@ -245,7 +244,7 @@ class NGramCounts(nn.Module):
             spans.append((self._words(text).begins, places))
             kinds += ["missing word"] * missing.size(1)
         first, last = (torch.cat(ends, 1) for ends in zip(*spans, strict=True))
-        return NGramTerms(tuple(kinds), torch.cat(values, 1), first, last, self.gain * prior)
+        return NGramTerms(tuple(kinds), torch.cat(values, 1), first, last, self.constant())
 
     @property
     def kinds(self) -> list[str]:
@@ -253,8 +252,19 @@ class NGramCounts(nn.Module):
         words = ["word", "words"][: min(self.order, 2)] if self.words else []
         return ["token", "tokens", *words, *(["characters"] if self.characters else [])]
 
-    def _terms(self, text: Inputs, labels: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights of n-grams (batch, n-grams), their ratios (batch, n-grams, labels), and the ratio of no text."""
+    def constant(self) -> Tensor:
+        """(labels,) the logits of a text without n-grams."""
+        return self.gain * self._prior()
+
+    def _share(self) -> Tensor:
+        return (self.totals[:-1] / self.totals[-1].clamp(min=1)).clamp(1e-6, 1 - 1e-6)
+
+    def _prior(self) -> Tensor:
+        share = self._share()
+        return (share / (1 - share)).log()
+
+    def _terms(self, text: Inputs, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The weights of n-grams (batch, n-grams) and their ratios (batch, n-grams, labels)."""
         groups, valid = self.rows(text)
         rows = torch.cat(groups, 1)
         counts, texts = self.counts[rows], self.texts[rows][..., None]
@@ -262,13 +272,12 @@ class NGramCounts(nn.Module):
             own, size = self._own_counts(text, labels.to(counts.dtype))
             counts = (counts - own[:, None]).clamp(min=0)
             texts = (texts - size[:, None, None]).clamp(min=0)
-        share = (self.totals[:-1] / self.totals[-1].clamp(min=1)).clamp(1e-6, 1 - 1e-6)
-        prior = (share / (1 - share)).log()
+        share, prior = self._share(), self._prior()
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
         present = [mask.to(ratios.dtype) for mask in (valid if self.spells else [torch.cat(valid, 1)])]
         scaled = [mask / mask.sum(1, keepdim=True).clamp(min=1).sqrt() for mask in present]
-        return torch.cat(scaled, 1) / len(present), ratios, prior
+        return torch.cat(scaled, 1) / len(present), ratios
 
     def _own_counts(self, text: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The labels of the texts themselves, or of their groups (batch, labels), and the number of texts (batch,)."""
@@ -287,7 +296,7 @@ class NGramCounts(nn.Module):
         Pairs often come in groups of one first text with a second text for each label. If only the counts of a pair
         itself were left out, those of the others would tell its label in training, and only there.
         """
-        groups, group, sizes = codes.unique(return_inverse=True, return_counts=True)
+        groups, group, sizes = torch.unique(codes, return_inverse=True, return_counts=True)
         counts = labels.new_zeros(len(groups), labels.size(1) + 1)
         counts.index_add_(0, group, torch.cat([labels, torch.ones_like(labels[:, :1])], 1))
         several = sizes > 1
