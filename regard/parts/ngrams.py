@@ -49,11 +49,12 @@ class NGramTerms(NamedTuple):
 
     def by_token(self, tokens: int) -> Tensor:
         """(batch, tokens, labels): each n-gram divided evenly among the tokens that it spans."""
-        shares = (self.values / (self.last - self.first + 1)[..., None]).double()
+        last = torch.maximum(self.first, self.last)  # those of padding have any places
+        shares = (self.values / (last - self.first + 1)[..., None]).double()
         steps = shares.new_zeros(len(shares), tokens + 1, shares.size(2))
         index = torch.arange(len(shares), device=shares.device)[:, None].expand_as(self.first)
         steps.index_put_((index, self.first), shares, accumulate=True)
-        steps.index_put_((index, self.last + 1), -shares, accumulate=True)
+        steps.index_put_((index, last + 1), -shares, accumulate=True)
         return steps.cumsum(1)[:, :tokens]
 
 
