@@ -37,7 +37,8 @@ def attach_ngrams(model: M, settings: NGrams, vocab: int, labels: int, pairs: bo
     """Add the logits of n-grams to those of the class head, in place. Nothing changes if `settings.order` is 0."""
     if not settings.order:
         return model
-    s, overlap = settings, pairs and settings.words and settings.overlap
+    s = settings
+    overlap = pairs and s.overlap and s.words and s.characters > 0
     counts = NGramCounts(vocab, labels, s.order, s.buckets, s.words, s.characters, overlap)
     model.add_module(NGRAMS_MODULE, counts)
     original = cast(type[Labeler], type(model))

@@ -44,7 +44,7 @@ class NGramReport:
 
 @torch.no_grad()
 def report_ngrams(
-    predictor: AnyPredictor, items: Iterable[TextItem] | None = None, data: Any = None, examples: int = 100
+    predictor: AnyPredictor, items: Iterable[TextItem] | None = None, data: object = None, examples: int = 100
 ) -> NGramReport:
     """The n-grams of these texts, or of the first `examples` texts of data; by default of the test data of the run."""
     require_one_model(predictor, "--ngrams")
@@ -58,11 +58,12 @@ def report_ngrams(
     texts = [text for text in _texts(predictor, items, data, examples) if not is_empty(text)]
     if not texts:
         raise UserError("all texts are empty and have no n-grams; give a sentence")
+    single = predictor.problem_class.name == "single_label"
     totals, leads = Totals(), list[tuple[float, float]]()
     for row in (encoded.row for encoded in predictor.texts.read(texts)):
         text = predictor.texts.collate([row]).to(predictor.device)
         add_terms(totals, ngrams, ngrams.terms(text), text, predictor.tokenizer)
-        decision = decide(predictor, row, predictor.model)
+        decision = decide(predictor.module, text, predictor.tokenizer, predictor.labels.names, single)
         assert decision is not None
         leads.append(decision.lead)
     encoder, share = (sum(parts) / len(texts) for parts in zip(*leads, strict=True))
@@ -70,7 +71,7 @@ def report_ngrams(
     return NGramReport(len(texts), encoder, share, top)
 
 
-def _texts(predictor: LabelPredictor, items: Iterable[TextItem] | None, data: Any, examples: int) -> Iterable[Texts]:
+def _texts(predictor: LabelPredictor, items: Iterable[TextItem] | None, data: object, examples: int) -> Iterable[Texts]:
     if items is not None:
         return as_items(items, predictor.pairs)
     split = text_items.data_split(predictor.run, "test", evaluation_files(data))

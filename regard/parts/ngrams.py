@@ -14,6 +14,7 @@ POWERS = [pow(FACTORS[0], place, 1 << 31) for place in range(16)]  # of the toke
 SMOOTHING = 2.0  # texts that are added to every count
 MAX_CELLS = 1 << 22  # of the table of counts: many labels have fewer rows
 TOKEN_LETTERS = 16  # characters of a token that character n-grams use
+SPACE = 0x2581  # how characters of tokens mark a space
 SECOND = 1 << 24  # added to the characters of the second text; more than any character
 
 
@@ -25,7 +26,7 @@ class Spelling(NamedTuple):
     letters: Tensor  # (vocab, TOKEN_LETTERS) numbers of its characters; -1: none
 
 
-class Words(NamedTuple):
+class WordPlaces(NamedTuple):
     """The words of texts; all fields are (batch, tokens)."""
 
     begins: Tensor  # the first token of the word that a token belongs to
@@ -153,8 +154,8 @@ class NGramCounts(nn.Module):
     def _hashed(self, codes: Tensor) -> Tensor:
         return self.vocab + (codes >> 7) % self.buckets
 
-    def _words(self, text: Inputs) -> "Words":
-        """The words of texts. The code of a word is the same in both texts of a pair."""
+    def _words(self, text: Inputs) -> "WordPlaces":
+        """The words of texts."""
         tokens, valid, _ = token_parts(text)
         joined = torch.zeros_like(valid)
         joined[:, 1:] = self.joins[0][tokens[:, 1:]] & self.joins[1][tokens[:, :-1]] & valid[:, 1:]
@@ -166,9 +167,9 @@ class NGramCounts(nn.Module):
         terms = (stems + 1) * torch.tensor(POWERS, device=tokens.device)[number]
         sums = terms.cumsum(1)
         codes = sums - (sums - terms).gather(1, begins)
-        return Words(begins, codes, valid & ~torch.cat([joined[:, 1:], torch.zeros_like(joined[:, :1])], 1))
+        return WordPlaces(begins, codes, valid & ~torch.cat([joined[:, 1:], torch.zeros_like(joined[:, :1])], 1))
 
-    def _word_rows(self, words: "Words", types: Tensor, single: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _word_rows(self, words: "WordPlaces", types: Tensor, single: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of words at their last token, and of pairs of words. A word of one token has the row of the token."""
         begins, last, codes = words.begins, words.last, (words.codes + types) % (1 << 31)
         places = torch.arange(last.size(1), device=last.device)
@@ -226,10 +227,26 @@ class NGramCounts(nn.Module):
         _, _, types = token_parts(text)
         words = self._words(text)
         first, second = words.last & (types == 0), words.last & (types != 0)
-        known = ((words.codes[:, :, None] == words.codes[:, None]) & first[:, None]).any(2)
+        codes = self._spelled(text, words.begins)
+        known = ((codes[:, :, None] == codes[:, None]) & first[:, None]).any(2)
         missing = second & ~known
         share = missing.sum(1) / second.sum(1).clamp(min=1)
         return missing, torch.stack([missing.any(1), share], 1).to(self.gain.dtype)
+
+    def _spelled(self, text: Inputs, begins: Tensor) -> Tensor:
+        """Codes of words by their characters up to each token, (batch, tokens): a word may be tokenized differently at
+        the begin of a text.
+        """
+        letters = self.letters[text.values].long()
+        counted = (letters >= 0) & (letters != SPACE)
+        sizes = counted.sum(2)
+        ends = sizes.cumsum(1)
+        before = ends - sizes - (ends - sizes).gather(1, begins)  # characters of the word before the token
+        places = before[..., None] + counted.cumsum(2)
+        powers = letters.new_full((int(places.max()) + 1,), WIDE_FACTOR).cumprod(0)  # modulo 2⁶⁴
+        terms = ((letters + 1) * powers[places] * counted).sum(2)
+        sums = terms.cumsum(1)
+        return sums - (sums - terms).gather(1, begins)
 
     @torch.no_grad()
     def terms(self, text: Inputs) -> NGramTerms:

@@ -220,6 +220,7 @@ def test_words_that_the_first_text_lacks():
     for texts, words in (
         (("Ada is in", "Ada is not in"), 1),
         (("Ada is in", "is Ada in"), 0),
+        (("Ada is on", "on Ada no"), 1),
         (("Ada", "Bo is up"), 3),
     ):
         missing, features = ngrams.missing_words(row_of(predictor, *texts))

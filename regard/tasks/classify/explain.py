@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...adapt.mute import shared_copy
 from ...adapt.ngrams import ngrams_of
-from ...data.datasets.collate import Ids
+from ...families.protocols import LabelModel
 from ...look.decision import Decision, NGramEntry
 from ...parts import Inputs
 from ...parts.ngrams import NGramCounts, NGramTerms
@@ -24,26 +24,25 @@ P = TypeVar("P", bound=AnyPredictor)
 
 
 @torch.no_grad()
-def decide(predictor: Any, row: Ids, model: Any) -> Decision | None:
-    """The parts of the decision of a model on a row of tokens; None of a model without n-grams."""
-    ngrams = ngrams_of(model)
+def decide(model: nn.Module, text: Inputs, tokenizer: Tokenizer, names: Sequence[str], single: bool) -> Decision | None:
+    """The parts of the decision on one row of tokens, None without n-grams. `single`: a text has just one label."""
+    ngrams, labeler = ngrams_of(model), cast(LabelModel, model)
     if ngrams is None:
         return None
-    text = predictor.texts.collate([row]).to(predictor.device)
-    terms, logits = ngrams.terms(text), model.label_logits(model.encode(text)).float()
-    order = logits[0].topk(min(LABELS, logits.size(1))).indices
+    terms, logits = ngrams.terms(text), labeler.label_logits(labeler.encode(text)).float()
+    order, (row,) = logits[0].topk(min(LABELS, logits.size(1))).indices, text.values.tolist()
     encoder, ngram_logits, constant = (
         tuple(part[order].tolist()) for part in ((logits - terms.logits)[0], terms.logits[0], terms.constant)
     )
-    names, totals = predictor.labels.names, dict[tuple[str, str], Tensor]()
-    add_terms(totals, ngrams, terms, text, predictor.tokenizer)
+    totals = Totals()
+    add_terms(totals, ngrams, terms, text, tokenizer)
     return Decision(
         tuple(names[label] for label in order.tolist()),
-        predictor.problem.name == "single_label",
+        single,
         encoder,
         ngram_logits,
         constant,
-        tuple(predictor.tokenizer.tokens(row.tolist())),
+        tuple(tokenizer.tokens(row)),
         tuple(tuple(values) for values in terms.by_token(len(row))[0, :, order].tolist()),
         tuple(top_entries(totals, label, TOP) for label in order.tolist()),
     )

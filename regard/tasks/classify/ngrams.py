@@ -28,8 +28,7 @@ M = TypeVar("M", bound=nn.Module)
 
 def add_ngrams(model: M, run: ClassifyRun) -> M:
     """The model with the n-grams of data.ngrams, if there are some. A regression has none."""
-    pairs = run.data.pairs == "yes" and getattr(run.model, "token_types", 0) > 1
-    return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels, pairs)
+    return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels, run.data.pairs == "yes")
 
 
 def start_ngrams(ngrams: NGramCounts, head: nn.Linear, dataset: LabeledTextDataset, objective: LabelObjective) -> None:

@@ -138,7 +138,9 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
         if is_empty(texts):
             raise UserError("the text is empty and has no attention to show; give a sentence")
         view = await text_view(self, self.texts, texts, layer)
-        return replace(view, decision=await ModelCall(partial(decide, self, self.texts.read([texts])[0].row)))
+        text = self.texts.collate([self.texts.read([texts])[0].row]).to(self.device)
+        about = text, self.tokenizer, self.labels.names, self.problem_class.name == "single_label"
+        return replace(view, decision=await ModelCall(lambda model: decide(model, *about)))
 
     # --- known targets -----------------------------------------------------------------------------------------
 
