@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -211,6 +212,19 @@ def test_pairs_of_one_first_text_do_not_tell_each_others_labels():
     model.set_groups(first_text_codes(text), labels)
     assert torch.allclose(model.evidence(text, labels), model.constant().expand(3, 3), atol=1e-5)
     assert torch.equal(model(text), model.evidence(text))  # elsewhere nothing is left out
+
+
+def test_a_resumed_run_knows_the_groups(tmp_path):
+    """A checkpoint does not have them: a resumed run finds them again, and ends with the same weights."""
+    rows = [{"premise": a, "hypothesis": b, "label": label} for a, b, label in PAIRS]
+    settings = {key.replace("__", "."): value for key, value in SETTINGS.items()}
+    settings |= {"train.steps": 3, "train.batch": 4, "train.lr": 0.01, "train.save_every": 1, "train.keep": 5}
+    whole = regard.train("classify", settings, out=tmp_path / "run", data={"train": rows}, progress=False)
+    for name in ("step-2", "step-3"):
+        shutil.rmtree(next((tmp_path / "run" / "checkpoints").glob(f"step-*{name[5:]}")))
+    again = regard.train("classify", settings, out=tmp_path / "run", data={"train": rows}, resume=True, progress=False)
+    states = whole.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 @torch.no_grad()
