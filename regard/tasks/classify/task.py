@@ -45,7 +45,7 @@ from ..notices import require_finite
 from ..predictor import PlainResult
 from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task
-from ..texts import listed
+from ..texts import as_text, listed
 from .evaluation import evaluate_texts, text_outputs
 from .explain import decide
 from .items import TextItem, as_items, data_split, item_of
@@ -134,7 +134,10 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
     async def view(self, item: TextItem | ScoredItem, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention of every layer while the model reads a text or a pair, and what its n-grams contribute."""
         refuse_target(target)
-        (texts,) = [item_texts(item)] if isinstance(item, ScoredItem) else as_items([item], self.pairs)
+        if isinstance(item, ScoredItem):
+            texts = item_texts(item)
+        else:
+            (texts,) = as_items([item if isinstance(item, tuple) else as_text(item)], self.pairs)
         if is_empty(texts):
             raise UserError("the text is empty and has no attention to show; give a sentence")
         view = await text_view(self, self.texts, texts, layer)
