@@ -19,6 +19,7 @@ from .ngrams import FIRST_CONTROL, SPACES
 
 LABELS = 5  # of a decision: the likeliest
 TOP = 10  # n-grams of each label
+LEAST = 5e-4  # that an n-gram adds; smaller ones are not listed
 Totals = dict[tuple[str, str], Tensor]  # by kind and text of an n-gram: what it adds to the logits (labels,)
 P = TypeVar("P", bound=AnyPredictor)
 
@@ -84,7 +85,9 @@ def top_entries(totals: Totals, label: int, count: int, texts: int = 1) -> tuple
     """The n-grams that add most to the logit of a label, divided by the number of texts."""
     ranked = sorted(totals.items(), key=lambda item: (-float(item[1][label]), item[0]))[:count]
     return tuple(
-        NGramEntry(text, kind, float(value[label]) / texts) for (kind, text), value in ranked if value[label] > 0
+        NGramEntry(text, kind, float(value[label]) / texts)
+        for (kind, text), value in ranked
+        if value[label] > LEAST * texts
     )
 
 
