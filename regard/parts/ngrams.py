@@ -75,8 +75,6 @@ class NGramCounts(nn.Module):
     stems: Tensor
     joins: Tensor
     letters: Tensor
-    groups: Tensor
-    group_counts: Tensor
     overlap: nn.Parameter | None
 
     def __init__(
@@ -101,8 +99,6 @@ class NGramCounts(nn.Module):
         self.register_buffer("counts", torch.zeros(rows, labels))  # texts of each label that hold an n-gram
         self.register_buffer("texts", torch.zeros(rows))  # texts that hold it
         self.register_buffer("totals", torch.zeros(labels + 1))  # texts of each label, and all texts
-        self.register_buffer("groups", torch.zeros(0, dtype=torch.long), persistent=False)  # see set_groups
-        self.register_buffer("group_counts", torch.zeros(0, labels + 1), persistent=False)
         self.gain = nn.Parameter(torch.ones(1))
         self.overlap = nn.Parameter(torch.zeros(2, labels)) if overlap else None
 
@@ -215,8 +211,7 @@ class NGramCounts(nn.Module):
     def evidence(self, text: Inputs, labels: Tensor | None = None) -> Tensor:
         """The logits of naive Bayes, without the gain.
 
-        The counts of a training text itself are subtracted, with those of all pairs that have its first text: with them
-        the encoder would have nothing left to learn.
+        The counts of a training text itself are subtracted: with them the encoder would have nothing left to learn.
         """
         return torch.einsum("bn,bnl->bl", *self._terms(text, labels)) + self._prior()
 
@@ -287,38 +282,13 @@ class NGramCounts(nn.Module):
         rows = torch.cat(groups, 1)
         counts, texts = self.counts[rows], self.texts[rows][..., None]
         if labels is not None:
-            own, size = self._own_counts(text, labels.to(counts.dtype))
-            counts = (counts - own[:, None]).clamp(min=0)
-            texts = (texts - size[:, None, None]).clamp(min=0)
+            counts, texts = (counts - labels[:, None].to(counts.dtype)).clamp(min=0), (texts - 1).clamp(min=0)
         share, prior = self._share(), self._prior()
         others = (texts - counts).clamp(min=0)
         ratios = ((counts + SMOOTHING * share) / (others + SMOOTHING * (1 - share))).log() - prior
         present = [mask.to(ratios.dtype) for mask in (valid if self.spells else [torch.cat(valid, 1)])]
         scaled = [mask / mask.sum(1, keepdim=True).clamp(min=1).sqrt() for mask in present]
         return torch.cat(scaled, 1) / len(present), ratios
-
-    def _own_counts(self, text: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels of the texts themselves, or of their groups (batch, labels), and the number of texts (batch,)."""
-        size = torch.ones_like(labels[:, 0])
-        if not len(self.groups) or text.token_types is None:
-            return labels, size
-        codes = first_text_codes(text)
-        place = torch.searchsorted(self.groups, codes).clamp(max=len(self.groups) - 1)
-        grouped, found = self.groups[place] == codes, self.group_counts[place].to(labels.dtype)
-        return torch.where(grouped[:, None], found[:, :-1], labels), torch.where(grouped, found[:, -1], size)
-
-    @torch.no_grad()
-    def set_groups(self, codes: Tensor, labels: Tensor) -> None:
-        """Tell which training pairs share their first text (`first_text_codes`), with their labels (pairs, labels).
-
-        Pairs often come in groups of one first text with a second text for each label. If only the counts of a pair
-        itself were left out, those of the others would tell its label in training, and only there.
-        """
-        groups, group, sizes = torch.unique(codes, return_inverse=True, return_counts=True)
-        counts = labels.new_zeros(len(groups), labels.size(1) + 1)
-        counts.index_add_(0, group, torch.cat([labels, torch.ones_like(labels[:, :1])], 1))
-        several = sizes > 1
-        self.groups, self.group_counts = groups[several], counts[several]
 
     @torch.no_grad()
     def count(self, text: Inputs, labels: Tensor) -> None:
@@ -336,11 +306,3 @@ def token_parts(text: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     tokens = text.values
     valid = torch.ones_like(tokens, dtype=torch.bool) if text.valid is None else text.valid
     return tokens, valid, torch.zeros_like(tokens) if text.token_types is None else text.token_types
-
-
-def first_text_codes(text: Inputs) -> Tensor:
-    """(batch,) a number for the tokens of each text, of a pair for those of the first text."""
-    tokens, valid, types = token_parts(text)
-    first = valid & (types == 0)
-    powers = torch.full_like(tokens[0], WIDE_FACTOR).cumprod(0)  # modulo 2⁶⁴
-    return ((tokens + 1) * powers * first).sum(1)

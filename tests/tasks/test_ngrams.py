@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from regard.measure.deletion import deletion_report
 from regard.measure.head_effect import measure_effect
 from regard.measure.ngram_report import report_ngrams
 from regard.parts import Inputs
-from regard.parts.ngrams import SMOOTHING, NGramCounts, first_text_codes
+from regard.parts.ngrams import SMOOTHING, NGramCounts
 
 SMALL = {
     "model.width": 16, "model.heads": 2, "model.layers": 1, "data.ngrams.buckets": 50, "data.examples": 60,
@@ -198,33 +197,6 @@ def test_contributions_are_those_counted_by_hand_also_without_a_token():
         parts, logits = by_hand(row, counts, totals)
         assert torch.allclose(terms.by_token(len(row))[0].float(), torch.tensor(parts), atol=1e-5)
         assert torch.allclose(terms.logits - terms.constant, torch.tensor([logits]), atol=1e-5)
-
-
-@torch.no_grad()
-def test_pairs_of_one_first_text_do_not_tell_each_others_labels():
-    """With the other hypotheses of its premise, all that is known of a pair is left out in training."""
-    rows = [[1, 9, 2, 4 + label, 2] for label in range(3)]
-    text = Inputs("tokens", torch.tensor(rows), token_types=torch.tensor([[0, 0, 0, 1, 1]] * 3))
-    model, labels = NGramCounts(20, 3, order=2, buckets=1 << 16), torch.eye(3)
-    model.count(text, labels)
-    alone = model.evidence(text, labels) - model.constant()
-    assert (alone.diagonal() < -0.3).all()  # each pair would be known by the label that it cannot have
-    model.set_groups(first_text_codes(text), labels)
-    assert torch.allclose(model.evidence(text, labels), model.constant().expand(3, 3), atol=1e-5)
-    assert torch.equal(model(text), model.evidence(text))  # elsewhere nothing is left out
-
-
-def test_a_resumed_run_knows_the_groups(tmp_path):
-    """A checkpoint does not have them: a resumed run finds them again, and ends with the same weights."""
-    rows = [{"premise": a, "hypothesis": b, "label": label} for a, b, label in PAIRS]
-    settings = {key.replace("__", "."): value for key, value in SETTINGS.items()}
-    settings |= {"train.steps": 3, "train.batch": 4, "train.lr": 0.01, "train.save_every": 1, "train.keep": 5}
-    whole = regard.train("classify", settings, out=tmp_path / "run", data={"train": rows}, progress=False)
-    for name in ("step-2", "step-3"):
-        shutil.rmtree(next((tmp_path / "run" / "checkpoints").glob(f"step-*{name[5:]}")))
-    again = regard.train("classify", settings, out=tmp_path / "run", data={"train": rows}, resume=True, progress=False)
-    states = whole.model.state_dict(), again.model.state_dict()
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 @torch.no_grad()

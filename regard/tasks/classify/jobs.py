@@ -22,7 +22,7 @@ from ..label.encoder import find_or_train_tokenizer, with_vocab
 from ..label.results import LabelJob, label_set
 from ..objectives import LabelObjective, MultiLabelObjective, RegressionObjective
 from .evaluation import validate_texts
-from .ngrams import add_ngrams, group_pairs, start_ngrams
+from .ngrams import add_ngrams, start_ngrams
 from .settings import ClassifyRun
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ class ClassifyJob(LabelJob):
         self.loader = Loader.of(dataset)
         if not resumed:  # a checkpoint has what follows
             self._set_first_weights(dataset)
-        elif (ngrams := ngrams_of(as_module(model))) is not None:
-            group_pairs(ngrams, dataset, self.objective)
 
     def _labels(self, run: ClassifyRun, processors: Processors) -> LabelSet:
         if self.problem == "regression":

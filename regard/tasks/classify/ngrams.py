@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...adapt.ngrams import attach_ngrams
 from ...data.batch import Batch
 from ...data.datasets.rows import LabeledTextDataset
-from ...parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling, first_text_codes
+from ...parts.ngrams import TOKEN_LETTERS, NGramCounts, Spelling
 from ...processors.text.tokenizers import Tokenizer
 from ..objectives import LabelObjective
 from .settings import ClassifyRun
@@ -48,20 +48,7 @@ def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: La
         ngrams.set_spelling(spell_tokens(dataset.tokenizer, ngrams.vocab))
     for batch in _batches(dataset, range(examples)):
         ngrams.count(batch["text"], objective.multi_hot(batch["label"].values))
-    group_pairs(ngrams, dataset, objective)
     ngrams.to(device)
-
-
-def group_pairs(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
-    """Tell the n-grams which training pairs share their first text; a checkpoint does not have it."""
-    if dataset.data.pairs != "yes" or not ngrams.spells:
-        return
-    codes, labels = list[Tensor](), list[Tensor]()
-    for batch in _batches(dataset, range(len(dataset.examples))):
-        codes.append(first_text_codes(batch["text"]))
-        labels.append(objective.multi_hot(batch["label"].values))
-    device = ngrams.texts.device
-    ngrams.set_groups(torch.cat(codes).to(device), torch.cat(labels).to(device))
 
 
 def _batches(dataset: LabeledTextDataset, indices: range) -> Iterator[Batch]:
