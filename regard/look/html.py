@@ -66,6 +66,7 @@ def json_view(view: "AttentionView", maps: "list[AttentionMap]", heads: list[int
         "title": view.title,
         "axes": {name: {"name": axis.name, "labels": axis.labels} for name, axis in view.axes.items()},
         "logprobs": list(view.logprobs),
+        "decision": None if view.decision is None else view.decision.record(),
         "maps": [
             {
                 "path": attention.site.path,
@@ -127,6 +128,7 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
         "largest": most,
         "leftOut": dict(view.left_out),
         "logprobs": [round(logprob, 4) for logprob in view.logprobs],
+        "decision": None if view.decision is None else view.decision.record(),
         "thumbnail": THUMBNAIL,
         "overview": len(blobs) - 1,
     }

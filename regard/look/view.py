@@ -11,6 +11,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..files import PICTURES, JsonObject, atomic_write, check_picture_path, write_json
 from .axes import ViewAxis
+from .decision import Decision
 from .draw import Axis, draw_matrices
 from .html import json_view, notebook_frame, page
 from .record import NO_ATTENTION, AttentionKind, AttentionSite, LayerRecorder, Which
@@ -63,6 +64,7 @@ class AttentionView:
     title: str = ""
     logprobs: tuple[float, ...] = ()  # of the tokens of the target, END last
     left_out: Mapping[AttentionKind, str] = field(default_factory=dict)  # what was too large to record, and its size
+    decision: Decision | None = None  # of a classifier with n-grams: what they and the encoder contribute
 
     def __post_init__(self) -> None:
         if not self.maps:
@@ -223,7 +225,6 @@ class AttentionView:
         return notebook_frame(page(self))
 
     def _draw(self, path: Path, layer: Which, head: Which, attention: AttentionMap) -> None:
-        reader = "the decoder for " if attention.kind == "cross" else ""
         note = f" ({attention.site.note})" if attention.site.note else ""
         reader = "the decoder for " if attention.kind == "cross" else ""
         draw_matrices(
@@ -235,7 +236,8 @@ class AttentionView:
                 attention.keys.labels,
             ),
             TITLES[attention.kind],
-            f"each row: attention of {reader}that {attention.queries.name}{note}",
+            f"each row: attention of {reader}that {attention.queries.name}{note}"
+            + (f"; {self.decision.summary}" if self.decision else ""),
         )
 
     def _panels(self, layer: Which, head: Which, kind: AttentionKind) -> list[dict[str, Tensor]]:

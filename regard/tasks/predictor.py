@@ -338,4 +338,4 @@ def look_result(view: AttentionView) -> LookResult:
         heads = tuple(tuple(map(tuple, head)) for head in site.weights.tolist())
         layers.append(LayerAttention(site.kind, site.layer, site.queries.name, site.keys.name, heads))
     axes = {name: tuple(axis.labels) for name, axis in view.axes.items()}
-    return LookResult(axes, tuple(layers), view.logprobs)
+    return LookResult(axes, tuple(layers), view.logprobs, view.decision)

@@ -87,6 +87,7 @@ class NGrams(Base):
     buckets: Positive = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
     words: bool = False  # words and pairs of words, too
     characters: Count = 0  # n-grams of so many characters, too; 0: none
+    overlap: bool = False  # with words and characters, of pairs: also words of the second text that the first one lacks
 
 
 class LabelData(TableData):

@@ -6,6 +6,7 @@ const VIEWS = {
   lines: {key: "l", title: () => "Lines", draw: linesView},
   from: {key: "w", title: fromTitle, draw: fromView},
   alignment: {key: "a", title: () => "Alignment", draw: alignmentView},
+  decision: {key: "n", title: () => "N-grams", draw: decisionView},
   rollout: {key: "r", title: () => "Rollout", draw: rolloutView},
 };
 const HELP = [
@@ -162,7 +163,7 @@ function start() {
   $("text").textContent = plainText().slice(0, 300);
   const textual = mapsOf("cross").length && axisOf(mapsOf("cross")[0], "queries").textual;
   for (const [name, view] of Object.entries(VIEWS)) {
-    if (name === "alignment" && !textual) continue;
+    if ((name === "alignment" && !textual) || (name === "decision" && !DATA.decision)) continue;
     $("tabs").append(make("button", {role: "tab", "data-view": name, title: `${view.title()} (${view.key})`, onclick: () => show(name)}, view.title()));
   }
   const kinds = kindsShown();
