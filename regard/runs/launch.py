@@ -35,7 +35,7 @@ FIXED_ON_RESUME += ("train.objective.teacher", "train.objective.glancing", "trai
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 SET_BY_TASK = tuple(
     f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins", "inputs")
-) + ("data.pairs", "data.problem_type", "data.ngrams.order")
+) + ("data.pairs", "data.problem_type", "data.ngrams.order", "data.column_count")
 
 
 @dataclass(frozen=True)
