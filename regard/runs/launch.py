@@ -16,9 +16,11 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
+from ..tasks.base import TrainingJob
 from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..tasks.task import prepare
 from ..training import progress
+from ..training.checkpoint import MODEL, load_model
 from ..training.lock import RunLock
 from ..training.loop import Reporting, run_loop
 from ..training.protocols import Outcome
@@ -124,9 +126,18 @@ def _train(
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)
         raise
+        if ranks.first and outcome.status != "stopped":
+            write_measured(job, out)
     finally:
         job.loader.close()
     return FinishedTraining(outcome, pretrained)
+
+
+def write_measured(job: TrainingJob, out: Path) -> None:
+    """Measure the published weights, and write what predictions should know into run.json."""
+    load_model(job.model, out / MODEL)
+    job.model.eval()
+    run_folder.update_run(out, measured=job.measure().model_dump(exclude_none=True))
 
 
 # --- run folders -----------------------------------------------------------------------------------------------------

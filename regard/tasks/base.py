@@ -13,6 +13,7 @@ from torch import nn
 from ..adapt.prune import prune_heads
 from ..config.data.base import DataFiles
 from ..config.data.texts import MaskData, SpanData
+from ..config.measured import Measured
 from ..config.run import Run, RunType, change_settings
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.source import Source
@@ -73,6 +74,10 @@ class TrainingJob(ABC):
     @abstractmethod
     def validate(self) -> dict[str, float]:
         """Metrics on the validation split; none without one."""
+
+    def measure(self) -> Measured:
+        """What predictions should know about the data and the trained model; it becomes a part of run.json."""
+        return Measured()
 
     def write_files(self, folder: Path) -> None:
         """Write further files of a new run. The folder already has run.json and the processors."""
