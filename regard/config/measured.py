@@ -24,6 +24,8 @@ class Measured(Base):
     model_config = ConfigDict(extra="ignore")  # of later versions
     longest_seconds: float | None = None  # of a recording of the training
     alignment: AlignmentHeads | None = None  # chosen on validation data
+    tokens_in_sound: float | None = None  # the share of the tokens of validation recordings that CTC alone, without the
+    # sound, finds where there is sound
 
 
 def read_measured(folder: Path) -> Measured:

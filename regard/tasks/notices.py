@@ -96,6 +96,31 @@ def silent_recording() -> Notice:
     )
 
 
+def long_recording(seconds: float, heard: float, longest: float) -> Notice:
+    """The notice for a recording of more `seconds` than the training has `heard`; `longest`: of its segments."""
+    advice = f"parts of at most {longest:g} seconds were transcribed (decode.max_segment_seconds)"
+    if longest > heard:
+        advice += f"; parts of more than {heard:g} may be wrong"
+    return Notice(
+        f"the recording has {seconds:.1f} seconds, and the longest of the training {heard:g}; {advice}",
+        lambda count, total: (
+            f"{count} of {total} recordings have up to {seconds:.1f} seconds, and the longest of the training {heard:g}; "
+            f"{advice}"
+        ),
+        topic="long recording",
+        size=round(seconds),
+    )
+
+
+def unreliable_times(share: float) -> Notice:
+    """The notice for word times of a run whose CTC finds few of the tokens of its validation data in sound."""
+    message = (
+        f"the word times are unreliable: CTC finds {share:.0%} of the tokens of the validation data where there is "
+        "sound; train longer, with more recordings, or with more weight (model.ctc.weight)"
+    )
+    return Notice(message, lambda count, total: message)
+
+
 def no_text() -> Notice:
     """The notice for a recording for which no text satisfies decode.*."""
     return Notice(

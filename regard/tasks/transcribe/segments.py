@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
+from ...config.measured import Measured
 from ...config.strategies import Beam, BestPath, beam_for_one_text
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit, ProgressDelta, SegmentDelta
-from ...decode.engine.jobs import Forward, Gather, Head, ModelCall, Read
+from ...decode.engine.jobs import Forward, Gather, Head, ModelCall, ModelContext, Read
 from ...decode.engine.passes import Encode
 from ...errors import UserError
 from ...look import AttentionView, Which
@@ -16,22 +17,38 @@ from ...messages.media import Sound
 from ...messages.speech import AlignAudioResult, TranscribeRequest, TranscribeResult, TranscriptSegment
 from ...messages.texts import GeneratedText, TimeAlignment, Usage
 from ...modalities.base import EncodedInput
-from ...modalities.sound import AudioSegment
-from ...modalities.times import Span, TokenTimes, shift_times, timed_words
+from ...modalities.sound import AudioSegment, SoundModality
+from ...modalities.times import TokenTimes, shift_times
 from ...parts import Inputs
 from ...parts.parallel.ctc import best_path
 from ...processors.base import Array
 from ...processors.sound.read import RawSound
+from ...processors.text.tokenizers import Tokenizer
 from ..generate.joining import add_usage
-from ..generate.plans import Plan
+from ..generate.plans import Plan, Planner
 from ..generate.streams import OrderedParts, TextStream
 from ..generate.writer import VALIDATION_DECODE, TextWriter
-from ..notices import require_finite
+from ..notices import long_recording, require_finite, unreliable_times
+from .settings import TranscribeRun
 from .transcriber import Chunks, Transcriber, join_segments
+
+RELIABLE = 0.7  # the share of tokens that CTC alone finds in sound, below which word times get a notice
 
 
 class SegmentTranscriber(Transcriber):
     """Recordings that are longer than those of the training are cut at pauses."""
+
+    def __init__(
+        self,
+        run: TranscribeRun,
+        context: ModelContext,
+        target: Tokenizer,
+        modality: SoundModality,
+        plan: Planner,
+        measured: Measured,
+    ) -> None:
+        super().__init__(run, context, target, modality, plan)
+        self.measured = measured
 
     @cached_property
     def writer(self) -> "SpeechWriter":
@@ -69,7 +86,16 @@ class SegmentTranscriber(Transcriber):
                 usages.append(usage)
             audio.clear()  # also in `chunks`, so that the next samples take their place
             done += 1
-        return join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
+        result = join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
+        heard = self.measured.longest_seconds
+        notices = (long_recording(read[0], heard, longest),) if heard is not None and read[0] > heard else ()
+        notices += self.notices_of_times() if request.details else ()
+        return replace(result, notices=(*result.notices, *notices))
+
+    def notices_of_times(self) -> tuple[str, ...]:
+        """The notices of a result with word times."""
+        share = self.measured.tokens_in_sound
+        return () if share is None or share >= RELIABLE else (unreliable_times(share),)
 
     async def _segment(
         self, audio: AudioSegment, number: int, request: TranscribeRequest, plan: Plan, progress: "Progress | None"
@@ -101,19 +127,30 @@ class SegmentTranscriber(Transcriber):
     async def align_tokens(
         self, source: EncodedInput, tokens: list[int], text: str, seconds: float
     ) -> AlignAudioResult:
-        """By forced alignment with CTC."""
-        encoded = await Encode(source.inputs)
-        job: ModelCall[tuple[list[Span], float]] = ModelCall(partial(self._force_align, encoded, tokens))
-        spans, logprob = await job
-        alignment = TimeAlignment(tuple(spans), tuple(timed_words(text, tokens, spans, self.target)))
+        """By CTC, and where there is sound."""
+        states = (await Encode(source.inputs)).values[0]
+        job: ModelCall[tuple[TimeAlignment, float]] = ModelCall(
+            lambda model: self._times(model).align_known(source.raw, states, tokens, text, self.target)
+        )
+        alignment, logprob = await job
         return AlignAudioResult(
             text, logprob / len(tokens), logprob, "end", len(tokens), tokens=tuple(self.target.tokens(tokens)),
-            alignment=shift_times(alignment, 0.0, seconds),
+            alignment=shift_times(alignment, 0.0, seconds), notices=self.notices_of_times(),
         )  # fmt: skip
 
-    def _force_align(self, encoded: Inputs, tokens: Sequence[int], model: Any) -> tuple[list[Span], float]:
-        times = TokenTimes(model, self.modality.processor, self.modality.stride, self.target.pad)
-        return times.align_known(encoded.values[0], tokens)
+    def _times(self, model: Any) -> TokenTimes:
+        return TokenTimes(model, self.modality.processor, self.modality.stride, self.target.pad)
+
+    async def tokens_in_sound(self, sound: Sound, text: str) -> tuple[int, int]:
+        if not self.context.model.ctc_weight:
+            return 0, 0
+        (tokens,) = self.text_ids([text])
+        source: EncodedInput = await Read(self.modality.read, sound)
+        states = (await Encode(source.inputs)).values[0]
+        job: ModelCall[tuple[int, int]] = ModelCall(
+            lambda model: self._times(model).tokens_in_sound(source.raw, states, tokens)
+        )
+        return await job
 
     async def view(self, raw: RawSound, target: str | None, layer: Which, title: str) -> AttentionView:
         source: EncodedInput = await Read(self.modality.read, raw)

@@ -1,5 +1,6 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -11,6 +12,7 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.sound import WhisperData
+from ...config.measured import Measured
 from ...config.run import AnyRun
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
@@ -72,6 +74,7 @@ from .transcriber import OnProgress, Transcriber, progress_emit
 TASK = Task("transcribe", frozenset({"frames"}), "target")
 SOUND, TEXT = "sound", "text"  # the fields of an example
 SPEECH_METRICS = ("wer", "cer", "exact")
+MEASURED = 50  # recordings whose word times are checked at the end of the training
 
 
 class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeResult]):
@@ -106,7 +109,9 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def transcriber(self) -> Transcriber:
         """Writes, scores and aligns transcripts."""
         modality = SoundModality(self.sound, self.model.stride)
-        return SegmentTranscriber(self.run, self.context_of_model(), self.target, modality, self.plan)
+        return SegmentTranscriber(
+            self.run, self.context_of_model(), self.target, modality, self.plan, self.measured
+        )
 
     def context_of_model(self) -> ModelContext:
         def joint_model(model: Any, weight: Hashable) -> JointCTC:
@@ -231,7 +236,23 @@ class TranscribeJob(TrainingJob):
         for name, examples in self.splits.items():
             seconds = sum(examples.seconds(index) for index in range(len(examples)))
             facts.append(f"{name}: {seconds / 3600:.2f} hours of sound")
+        if longest := getattr(self.run.decode, "max_segment_seconds", 0.0):
+            facts.append(f"recordings of more than {longest:g} seconds are cut at pauses (decode.max_segment_seconds)")
         return super().describe_data() + facts
+
+    def measure(self) -> Measured:
+        examples, transcriber = self.splits.get("valid", self.splits["train"]), self.predictor.transcriber
+        pairs = [examples[index] for index in transcriber.scored_examples(examples)[:MEASURED]]
+        starts = (
+            lambda emit, pair=pair: transcriber.tokens_in_sound(Sound(pair[0]), transcriber.reference(pair[1]))
+            for pair in pairs
+        )
+        counts = [answer.result() for answer in self.predictor.engine.run(starts) if answer.error is None]
+        inside, tokens = (sum(column) for column in zip((0, 0), *counts, strict=True))
+        return Measured(
+            longest_seconds=longest_recording(self.splits["train"], self.run.data.max_seconds),
+            tokens_in_sound=round(inside / tokens, 4) if tokens else None,
+        )
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
@@ -264,10 +285,24 @@ def prepare(run: AnyRun, processors: Processors, device: torch.device, folder: P
         train = splits["train"]
         sound = window_frames(run.data, window) if window else new_frames(run.data, train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
+    run = run if window else with_heard_segments(run, splits["train"])
     if isinstance(target, WhisperTokenizer):
         run = with_prompt_settings(run, target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
+
+
+def longest_recording(examples: Source, most: float) -> float:
+    """The seconds of the longest recording that training reads, which leaves out those of more than `most`."""
+    seconds = (examples.seconds(index) for index in range(len(examples)))
+    return math.ceil(100 * max((one for one in seconds if one <= most), default=most)) / 100
+
+
+def with_heard_segments(run: TranscribeRun, train: Source) -> TranscribeRun:
+    """The run that cuts recordings into segments that are not longer than the longest recording of its training."""
+    longest, asked = longest_recording(train, run.data.max_seconds), run.decode.max_segment_seconds
+    decode = run.decode.model_copy(update={"max_segment_seconds": min(asked or longest, longest)})
+    return run.model_copy(update={"decode": decode})
 
 
 def with_prompt_settings(run: WhisperRun, target: WhisperTokenizer) -> WhisperRun:
