@@ -20,7 +20,8 @@ def attention_links(view: AttentionView, symmetrization: Symmetrization = "grow-
     chooses the source word with the largest weight (forward), and each source word the target word (reverse).
     """
     source, target = (word_of_token(labels) for labels in view.texts())
-    return symmetrize(*_choices(_word_weights(view.cross(), source, target)), symmetrization)
+    weights = with_alignment_heads(view, view.alignment_heads).cross()
+    return symmetrize(*_choices(_word_weights(weights, source, target)), symmetrization)
 
 
 def with_alignment_heads(view: AttentionView, heads: AlignmentHeads | None) -> AttentionView:

@@ -1,6 +1,7 @@
 """Times of the tokens and words of transcripts: by CTC, else by the decoder's cross-attention, and by where sound is."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -50,10 +51,10 @@ class TokenTimes:
         """The times of a written text; `weights` (tokens, positions) of the decoder count where there is no CTC."""
         try:
             if self.model.ctc_weight:
-                return self.align(raw, states, tokens, text, target)[0]
+                return self.align(raw, states, tokens, text, target)
             weights = weights[: len(tokens)]
             scores = (weights / weights.amax(1, keepdim=True).clamp(min=1e-9)).clamp(min=1e-9).log().numpy()
-            return self._align(raw, scores, np.full(scores.shape[1], ATTENTION_BLANK), tokens, text, target)[0]
+            return self._align(raw, scores, np.full(scores.shape[1], ATTENTION_BLANK), tokens, text, target)
         except ValueError:  # more tokens than positions
             places: list[int] = weights[: len(tokens)].argmax(1).tolist()
             spans = [self.span(place, place) for place in places]
@@ -61,30 +62,34 @@ class TokenTimes:
 
     def align(
         self, raw: RawSound, states: Tensor, tokens: Sequence[int], text: str, target: Tokenizer
-    ) -> tuple[TimeAlignment, float]:
-        """The times of known tokens by CTC and the sound, and the log-probability of the path."""
+    ) -> TimeAlignment:
+        """The times of known tokens, by CTC and by where there is sound."""
         logprobs = self._logprobs(states).numpy()
         return self._align(raw, logprobs[:, tokens].T, logprobs[:, self.blank], tokens, text, target)
 
     def align_known(
         self, raw: RawSound, states: Tensor, tokens: Sequence[int], text: str, target: Tokenizer
     ) -> tuple[TimeAlignment, float]:
-        """`align` for a text of the user: refuses one that the recording is too short for."""
+        """`align`, and the log-probability of the likeliest path of CTC; refuses a text that is too long."""
         try:
-            return self.align(raw, states, tokens, text, target)
+            _, logprob = force_align(self._logprobs(states), tokens, self.blank)
+            return self.align(raw, states, tokens, text, target), logprob
         except ValueError as error:
             raise UserError(
                 f"the recording is too short for its text ({error}); give the words that are in it"
             ) from error
 
-    def tokens_in_sound(self, raw: RawSound, states: Tensor, tokens: Sequence[int]) -> tuple[int, int]:
-        """How many tokens CTC alone finds where there is sound, and of how many; none if they do not fit."""
+    def tokens_in_sound(
+        self, raw: RawSound, states: Tensor, tokens: Sequence[int], text: str, target: Tokenizer
+    ) -> tuple[int, int]:
+        """How many tokens of words CTC alone finds where there is sound, and of how many; none if they do not fit."""
         try:
             spans, _ = force_align(self._logprobs(states), tokens, self.blank)
         except ValueError:
             return 0, 0
-        levels = self.levels(raw, len(states))
-        return sum(bool(levels[first : last + 1].max() > 0.5) for first, last in spans), len(spans)
+        levels, members = self.levels(raw, len(states)), {*chain(*(own for _, own in token_words(text, tokens, target)))}
+        found = [bool(levels[first : last + 1].max() > 0.5) for token, (first, last) in enumerate(spans) if token in members]
+        return sum(found), len(found)
 
     @torch.no_grad()
     def _logprobs(self, states: Tensor) -> Tensor:
@@ -92,7 +97,7 @@ class TokenTimes:
 
     def _align(
         self, raw: RawSound, scores: Array, blank: Array, tokens: Sequence[int], text: str, target: Tokenizer
-    ) -> tuple[TimeAlignment, float]:
+    ) -> TimeAlignment:
         words = token_words(text, tokens, target)
         numbers = [-1] * len(tokens)
         for number, (_, members) in reversed([*enumerate(words)]):
@@ -107,7 +112,7 @@ class TokenTimes:
             else TimedWord(word, *times[members[0]])  # its only token begins in the word before
             for number, (word, members) in enumerate(words)
         ]
-        return TimeAlignment(times, tuple(named)), path.logprob
+        return TimeAlignment(times, tuple(named))
 
 
 def token_words(

@@ -27,11 +27,10 @@ class State(NamedTuple):
 
 
 class WordPath(NamedTuple):
-    """The first and last frame of every token and of every word that has tokens, and the log-probability of the path."""
+    """The first and last frame of every token, and of every word that has tokens."""
 
     tokens: list[tuple[int, int]]
     words: dict[int, tuple[int, int]]
-    logprob: float
 
 
 def find_path(
@@ -51,15 +50,14 @@ def find_path(
         )
     states = path_states(words, gaps=frames >= needed + max(words, default=0))
     rows = np.array([state.token for state in states])
-    raw = np.where(rows[:, None] < 0, blank, scores[rows])  # (states, frames)
+    logprobs = np.where(rows[:, None] < 0, blank, scores[rows])  # (states, frames)
     between = np.array([state.word < 0 for state in states])[:, None]
     costs = np.where(between, COST * levels, word_costs(levels, pause))
-    path = best_states(np.maximum(raw, FLOOR) - costs, reachable(states, tokens), states)
+    path = best_states(np.maximum(logprobs, FLOOR) - costs, reachable(states, tokens), states)
     in_word = np.array([state.word for state in states])[path]
     return WordPath(
         [_range(rows[path] == token) for token in range(len(tokens))],
         {word: _range(in_word == word) for word in sorted({*words} - {-1})},
-        float(raw[path, np.arange(frames)].sum()),
     )
 
 
@@ -126,5 +124,5 @@ def best_states(scores: Array, allowed: Array, states: Sequence[State]) -> Array
     path = np.zeros(frames, int)
     for frame in reversed(range(frames)):
         path[frame] = state
-        state -= moves[frame, state]
+        state -= int(moves[frame, state])
     return path

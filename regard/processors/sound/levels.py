@@ -5,7 +5,8 @@ import numpy as np
 from ..base import Array
 from .segments import ABOVE, BELOW, QUIET
 
-NOISE = 4.0  # decibels by which sound is at least above the noise floor, however small the range of the recording is
+NOISE = 4.0  # decibels by which sound is above the noise floor, if the recording has no silence BELOW the peak
+LOUD = 10.0  # decibels under the peak: always sound
 SLOPE = 3.0  # decibels from the border of sound and silence over which the level goes from 0.5 to 0.73
 
 
@@ -19,6 +20,6 @@ def sound_levels(samples: Array, rate: int, centers: Array, width: float) -> Arr
     audible = decibels[decibels > QUIET]
     if not len(audible):
         return np.zeros(len(centers))
-    floor = float(np.percentile(audible, 5))
-    border = max(min(floor + ABOVE, float(audible.max()) - BELOW), floor + NOISE, QUIET)
+    floor, peak = float(np.percentile(audible, 5)), float(audible.max())
+    border = max(min(floor + ABOVE, peak - BELOW), min(floor + NOISE, peak - LOUD), QUIET)
     return np.asarray(1 / (1 + np.exp(-np.clip((decibels - border) / SLOPE, -30, 30))))

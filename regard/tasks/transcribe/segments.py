@@ -66,7 +66,8 @@ class SegmentTranscriber(Transcriber):
         return plan
 
     async def transcribe(self, request: TranscribeRequest, plan: Plan, emit: Emit | None) -> TranscribeResult:
-        read, longest = [0.0], plan.decode.max_segment_seconds or self.run.data.max_seconds
+        read, heard = [0.0], self.measured.longest_seconds
+        longest = plan.decode.max_segment_seconds or heard or self.run.data.max_seconds
         chunks = Chunks(self.modality.segments(request.sound, longest, read))
         progress = None if emit is None else Progress(emit, await self.length_to_report(request.sound, emit))
         done, segments, usages = 0, list[TranscriptSegment](), list[Usage]()
@@ -87,7 +88,6 @@ class SegmentTranscriber(Transcriber):
             audio.clear()  # also in `chunks`, so that the next samples take their place
             done += 1
         result = join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
-        heard = self.measured.longest_seconds
         notices = (long_recording(read[0], heard, longest),) if heard is not None and read[0] > heard else ()
         notices += self.notices_of_times() if request.details else ()
         return replace(result, notices=(*result.notices, *notices))
@@ -148,7 +148,7 @@ class SegmentTranscriber(Transcriber):
         source: EncodedInput = await Read(self.modality.read, sound)
         states = (await Encode(source.inputs)).values[0]
         job: ModelCall[tuple[int, int]] = ModelCall(
-            lambda model: self._times(model).tokens_in_sound(source.raw, states, tokens)
+            lambda model: self._times(model).tokens_in_sound(source.raw, states, tokens, text, self.target)
         )
         return await job
 

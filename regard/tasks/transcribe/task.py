@@ -102,7 +102,8 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     @property
     def longest_segment(self) -> float:
         """The longest segment of a transcript, in seconds."""
-        seconds: float = self.run.decode.max_segment_seconds or self.run.data.max_seconds
+        heard = self.measured.longest_seconds
+        seconds: float = self.run.decode.max_segment_seconds or heard or self.run.data.max_seconds
         return seconds
 
     @cached_property
