@@ -4,8 +4,8 @@ The recordings are Morse code: the texts of the test split, keyed again so that 
 FOLDER` they are those of a folder that `--spoken FOLDER` has made: words joined with known silences, on which it also
 trains a run before it measures. The words are spoken by espeak-ng, or are the digits of `--digits SOURCE` (FSDD).
 
-`known`: the times of the given text; `own`: those of correct transcripts. Recordings that are longer than the window of a
-Whisper run are left out.
+`known`: the times of the given text; `own`: those of correct transcripts. Recordings that are longer than the window
+of a Whisper run are left out.
 """
 
 import sys
@@ -51,7 +51,9 @@ def add_errors(errors: dict[str, list[float]], name: str, recording: TimedRecord
     for word, (start, end) in zip(words, recording.borders, strict=True):
         errors[f"{name} start"].append(word.start - start)
         errors[f"{name} end"].append(word.end - end)
-        errors["silent"].append(float(not any(word.start < last and first < word.end for first, last in recording.borders)))
+        errors["silent"].append(
+            float(not any(word.start < last and first < word.end for first, last in recording.borders))
+        )
 
 
 def morse_recordings(count: int, longest: float) -> Iterable[TimedRecording]:

@@ -1,4 +1,4 @@
-"""What a training has measured for predictions: the entry `measured` of run.json. Runs of earlier versions have none."""
+"""What a training has measured for predictions: the entry `measured` of run.json. Older runs have none."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class AlignmentHeads(Base):
     head: Positive | None = None
 
 
-class Measured(Base):
+class Measurements(Base):
     """Facts about the data and the model of a run; None is unknown."""
 
     model_config = ConfigDict(extra="ignore")  # of later versions
@@ -28,11 +28,11 @@ class Measured(Base):
     # sound, finds where there is sound
 
 
-def read_measured(folder: Path) -> Measured:
+def read_measured(folder: Path) -> Measurements:
     """What the training of the run in `folder` has measured."""
     entry = read_run(folder).get(KEY, {})
     try:
-        return Measured.model_validate(entry)
+        return Measurements.model_validate(entry)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, (KEY, *problem["loc"])))

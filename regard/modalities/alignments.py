@@ -20,11 +20,11 @@ def attention_links(view: AttentionView, symmetrization: Symmetrization = "grow-
     chooses the source word with the largest weight (forward), and each source word the target word (reverse).
     """
     source, target = (word_of_token(labels) for labels in view.texts())
-    weights = with_alignment_heads(view, view.alignment_heads).cross()
+    weights = aligned_view(view, view.alignment_heads).cross()
     return symmetrize(*_choices(_word_weights(weights, source, target)), symmetrization)
 
 
-def with_alignment_heads(view: AttentionView, heads: AlignmentHeads | None) -> AttentionView:
+def aligned_view(view: AttentionView, heads: AlignmentHeads | None) -> AttentionView:
     """The view with the heads of its run; if these are unknown, with the layer that suits this text best."""
     return replace(view, alignment_heads=heads or choose_heads([view], single=False))
 

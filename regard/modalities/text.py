@@ -16,7 +16,7 @@ from ..messages.texts import TokenAlignment
 from ..parts import Inputs
 from ..processors.base import Array
 from ..processors.text.tokenizers import Tokenizer
-from .alignments import attention_links, with_alignment_heads
+from .alignments import aligned_view, attention_links
 from .base import END, EncodedInput, Modality, trace_view
 
 
@@ -74,7 +74,7 @@ class TextModality(Modality[str]):
         return ViewAxis.of_tokens("source", [*tokens, END], ended=True)
 
     def aligned(self, view: AttentionView) -> AttentionView:
-        return with_alignment_heads(view, self.alignment_heads)
+        return aligned_view(view, self.alignment_heads)
 
     def align(
         self, source: EncodedInput, trace: TokenTrace, text: str, tokens: Sequence[int], target: Tokenizer, model: Any

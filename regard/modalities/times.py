@@ -1,4 +1,4 @@
-"""Times of the tokens and words of transcripts: by CTC, else by the decoder's cross-attention, and by where sound is."""
+"""Times of tokens and words of transcripts: by CTC, else by the decoder's cross-attention, and by where sound is."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -87,8 +87,13 @@ class TokenTimes:
             spans, _ = force_align(self._logprobs(states), tokens, self.blank)
         except ValueError:
             return 0, 0
-        levels, members = self.levels(raw, len(states)), {*chain(*(own for _, own in token_words(text, tokens, target)))}
-        found = [bool(levels[first : last + 1].max() > 0.5) for token, (first, last) in enumerate(spans) if token in members]
+        levels, members = (
+            self.levels(raw, len(states)),
+            {*chain(*(own for _, own in token_words(text, tokens, target)))},
+        )
+        found = [
+            bool(levels[first : last + 1].max() > 0.5) for token, (first, last) in enumerate(spans) if token in members
+        ]
         return sum(found), len(found)
 
     @torch.no_grad()

@@ -1,8 +1,8 @@
 """The likeliest path of the words of a text through a recording: by the scores of their tokens, and by where sound is.
 
-CTC alone says when it recognizes a token, and not when the token sounds: it may do so early, late, even in silence. So a
-frame of silence inside a word costs, and so does a frame of sound outside the words. A pause inside a word costs little
-if it is short, as before a plosive.
+CTC alone says when it recognizes a token, and not when the token sounds: it may do so early, late, even in silence. So
+a frame of silence inside a word costs, and so does a frame of sound outside the words. A pause inside a word costs
+little if it is short, as before a plosive.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ def word_costs(levels: Array, pause: int) -> Array:
     costs, silent = COST * (1 - levels), np.concatenate([[False], levels < 0.5, [False]])
     edges = np.flatnonzero(np.diff(silent.astype(np.int8)))
     for first, last in zip(edges[::2], edges[1::2], strict=True):
-        if 0 < first and last < len(levels) and last - first <= pause:
+        if first > 0 and last < len(levels) and last - first <= pause:
             costs[first:last] = np.minimum(costs[first:last], SHORT_COST)
     return np.asarray(costs)
 

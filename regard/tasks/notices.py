@@ -98,15 +98,11 @@ def silent_recording() -> Notice:
 
 def long_recording(seconds: float, heard: float, longest: float) -> Notice:
     """The notice for a recording of more `seconds` than the training has `heard`; `longest`: of its segments."""
-    advice = f"parts of at most {longest:g} seconds were transcribed (decode.max_segment_seconds)"
-    if longest > heard:
-        advice += f"; parts of more than {heard:g} may be wrong"
+    rest = f"the longest of the training {heard:g}; it was cut into parts of at most {longest:g} seconds "
+    rest += "(decode.max_segment_seconds)" + (f", which may be wrong above {heard:g}" if longest > heard else "")
     return Notice(
-        f"the recording has {seconds:.1f} seconds, and the longest of the training {heard:g}; {advice}",
-        lambda count, total: (
-            f"{count} of {total} recordings have up to {seconds:.1f} seconds, and the longest of the training {heard:g}; "
-            f"{advice}"
-        ),
+        f"the recording has {seconds:.1f} seconds, and {rest}",
+        lambda count, total: f"{count} of {total} recordings are long: one has {seconds:.1f} seconds, and {rest}",
         topic="long recording",
         size=round(seconds),
     )

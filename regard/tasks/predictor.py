@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.data.base import DataFiles
-from ..config.measured import Measured, read_measured
+from ..config.measured import Measurements, read_measured
 from ..config.run import Run
 from ..data.sources.data_files import evaluation_files
 from ..data.sources.media import RawValue
@@ -71,9 +71,9 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     _engine: Engine | None = None  # with the first request
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> Measurements:
         """What the training has measured for predictions."""
-        return Measured() if self.folder_of_run is None else read_measured(self.folder_of_run)
+        return Measurements() if self.folder_of_run is None else read_measured(self.folder_of_run)
 
     # --- requests and results ------------------------------------------------------------------------------------
 

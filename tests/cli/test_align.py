@@ -11,8 +11,8 @@ from helpers import small
 import regard
 from regard.cli import main
 from regard.look import AttentionSite, AttentionView, ViewAxis
-from regard.runs import work
 from regard.modalities.alignments import attention_links
+from regard.runs import work
 
 SOURCES = ["the red house", "the old book", "a red book", "an old house", "the house is red", "", "the book is old"]
 TARGETS = ["das rote haus", "das alte buch", "ein rotes buch", "ein altes haus", "das haus ist rot", "leer", ""]

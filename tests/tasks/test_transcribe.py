@@ -260,7 +260,9 @@ def test_a_known_text_has_the_score_of_ctc_and_times_of_its_words(predictor: Tra
     _, logprob = force_align(logprobs, ids, predictor.target.pad)
     assert found.text == "CQ DX" and found.logprob == pytest.approx(logprob, rel=1e-5)
     times, words = found.alignment.times, found.alignment.words
-    assert [start for start, _ in times] == sorted(start for start, _ in times) and times[-1][1] <= len(SOUNDS[1]) / RATE
+    assert [start for start, _ in times] == sorted(start for start, _ in times) and times[-1][1] <= len(
+        SOUNDS[1]
+    ) / RATE
     for word, first, last in zip(words, (times[0], times[3]), (times[1], times[4]), strict=True):
         assert word.start <= first[0] and last[1] <= word.end
     assert [word.word for word in words] == ["CQ", "DX"] and words[0].end <= words[1].start

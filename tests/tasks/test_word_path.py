@@ -65,7 +65,11 @@ def test_words_are_where_there_is_sound():
     for token, frame in enumerate((50, 52, 55)):
         scores[token, frame], blank[frame] = -0.01, -20.0
     path = find_path(scores, blank, [7, 8, 7], [0, -1, 1], levels, 5)
-    assert path.words == {0: (5, 14), 1: (25, 39)} and path.tokens[0][0] in range(5, 15) and path.tokens[2][0] in range(25, 40)
+    assert (
+        path.words == {0: (5, 14), 1: (25, 39)}
+        and path.tokens[0][0] in range(5, 15)
+        and path.tokens[2][0] in range(25, 40)
+    )
 
 
 def test_recordings_of_few_frames():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ...config.measured import Measured
+from ...config.measured import Measurements
 from ...config.strategies import Beam, BestPath, beam_for_one_text
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit, ProgressDelta, SegmentDelta
@@ -45,7 +45,7 @@ class SegmentTranscriber(Transcriber):
         target: Tokenizer,
         modality: SoundModality,
         plan: Planner,
-        measured: Measured,
+        measured: Measurements,
     ) -> None:
         super().__init__(run, context, target, modality, plan)
         self.measured = measured
@@ -88,9 +88,10 @@ class SegmentTranscriber(Transcriber):
             audio.clear()  # also in `chunks`, so that the next samples take their place
             done += 1
         result = join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
-        notices = (long_recording(read[0], heard, longest),) if heard is not None and read[0] > heard else ()
-        notices += self.notices_of_times() if request.details else ()
-        return replace(result, notices=(*result.notices, *notices))
+        notices = [*result.notices, *(self.notices_of_times() if request.details else ())]
+        if heard is not None and read[0] > heard:
+            notices.append(long_recording(read[0], heard, longest))
+        return replace(result, notices=tuple(notices))
 
     def notices_of_times(self) -> tuple[str, ...]:
         """The notices of a result with word times."""

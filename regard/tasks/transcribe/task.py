@@ -12,8 +12,8 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.sound import WhisperData
-from ...config.measured import Measured
-from ...config.run import AnyRun
+from ...config.measured import Measurements
+from ...config.run import AnyRun, RunType
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
@@ -51,6 +51,7 @@ from ..base import (
     TrainingJob,
     build_model,
     find_tokenizer,
+    log_facts,
     max_vocab,
     open_split,
     open_splits,
@@ -110,9 +111,7 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     def transcriber(self) -> Transcriber:
         """Writes, scores and aligns transcripts."""
         modality = SoundModality(self.sound, self.model.stride)
-        return SegmentTranscriber(
-            self.run, self.context_of_model(), self.target, modality, self.plan, self.measured
-        )
+        return SegmentTranscriber(self.run, self.context_of_model(), self.target, modality, self.plan, self.measured)
 
     def context_of_model(self) -> ModelContext:
         def joint_model(model: Any, weight: Hashable) -> JointCTC:
@@ -237,11 +236,9 @@ class TranscribeJob(TrainingJob):
         for name, examples in self.splits.items():
             seconds = sum(examples.seconds(index) for index in range(len(examples)))
             facts.append(f"{name}: {seconds / 3600:.2f} hours of sound")
-        if longest := getattr(self.run.decode, "max_segment_seconds", 0.0):
-            facts.append(f"recordings of more than {longest:g} seconds are cut at pauses (decode.max_segment_seconds)")
         return super().describe_data() + facts
 
-    def measure(self) -> Measured:
+    def measure(self) -> Measurements:
         examples, transcriber = self.splits.get("valid", self.splits["train"]), self.predictor.transcriber
         pairs = [examples[index] for index in transcriber.scored_examples(examples)[:MEASURED]]
         starts = (
@@ -250,7 +247,7 @@ class TranscribeJob(TrainingJob):
         )
         counts = [answer.result() for answer in self.predictor.engine.run(starts) if answer.error is None]
         inside, tokens = (sum(column) for column in zip((0, 0), *counts, strict=True))
-        return Measured(
+        return Measurements(
             longest_seconds=longest_recording(self.splits["train"], self.run.data.max_seconds),
             tokens_in_sound=round(inside / tokens, 4) if tokens else None,
         )
@@ -286,7 +283,8 @@ def prepare(run: AnyRun, processors: Processors, device: torch.device, folder: P
         train = splits["train"]
         sound = window_frames(run.data, window) if window else new_frames(run.data, train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
-    run = run if window else with_heard_segments(run, splits["train"])
+    if window is None:
+        run = with_heard_segments(run, splits["train"])
     if isinstance(target, WhisperTokenizer):
         run = with_prompt_settings(run, target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
@@ -299,10 +297,12 @@ def longest_recording(examples: Source, most: float) -> float:
     return math.ceil(100 * max((one for one in seconds if one <= most), default=most)) / 100
 
 
-def with_heard_segments(run: TranscribeRun, train: Source) -> TranscribeRun:
+def with_heard_segments(run: RunType, train: Source) -> RunType:
     """The run that cuts recordings into segments that are not longer than the longest recording of its training."""
     longest, asked = longest_recording(train, run.data.max_seconds), run.decode.max_segment_seconds
     decode = run.decode.model_copy(update={"max_segment_seconds": min(asked or longest, longest)})
+    segments = f"segments of at most {decode.max_segment_seconds:g} seconds (decode.max_segment_seconds)"
+    log_facts("data.train", [f"the longest recording has {longest:g} seconds; predictions read {segments}"])
     return run.model_copy(update={"decode": decode})
 
 

@@ -11,7 +11,7 @@ import torch
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
 from ...config.losses import TEACHER, TaughtLoss
-from ...config.measured import Measured
+from ...config.measured import Measurements
 from ...config.run import RunType
 from ...data.batch import Batch
 from ...data.datasets.collate import collate_pairs
@@ -181,19 +181,8 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     async def answer_align(self, request: AlignRequest, emit: Emit | None = None) -> AlignResult:
         """Links between words."""
-        view = await self._aligned_view(self.modality.value_of(request.item), request.target)
+        view = await _cross_attention(self, self.modality.value_of(request.item), request.target)
         return AlignResult(tuple(sorted(attention_links(view, request.symmetrization))))
-
-    async def _aligned_view(self, source: str | Media, target: str) -> AttentionView:
-        (tokens,) = self.target.encode([target])
-        return await self.writer.trace_view(self.modality, source, tokens)
-
-    def cross_attention(self, pairs: Sequence[tuple[str, str]]) -> Iterator[AttentionView]:
-        """The cross-attention of texts and their translations; pairs that the model cannot read are left out."""
-        for first in range(0, len(pairs), TRACE_ROWS):  # few attention weights are in memory
-            chunk = pairs[first : first + TRACE_ROWS]
-            starts = (lambda emit, pair=pair: self._aligned_view(*pair) for pair in chunk)
-            yield from (answer.result() for answer in self.engine.run(starts) if answer.error is None)
 
     def logprobs(self, sources: Iterable[Sequence[int]], targets: Iterable[Sequence[int]]) -> list[list[float]]:
         """The log-probability of every token of known targets and of END; all are given without END."""
@@ -240,6 +229,20 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
         return joined
 
 
+async def _cross_attention(predictor: TranslatePredictor, source: str | Media, target: str) -> AttentionView:
+    """The cross-attention of a text and its translation."""
+    (tokens,) = predictor.target.encode([target])
+    return await predictor.writer.trace_view(predictor.modality, source, tokens)
+
+
+def cross_attention(predictor: TranslatePredictor, pairs: Sequence[tuple[str, str]]) -> Iterator[AttentionView]:
+    """The cross-attention of texts and their translations; pairs that the model cannot read are left out."""
+    for first in range(0, len(pairs), TRACE_ROWS):  # few attention weights are in memory
+        chunk = pairs[first : first + TRACE_ROWS]
+        starts = (lambda emit, pair=pair: _cross_attention(predictor, *pair) for pair in chunk)
+        yield from (answer.result() for answer in predictor.engine.run(starts) if answer.error is None)
+
+
 class TranslateJob(TrainingJob):
     """Pairs of texts."""
 
@@ -279,10 +282,10 @@ class TranslateJob(TrainingJob):
         signature_facts = [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
         return super().describe_data() + signature_facts + self.facts
 
-    def measure(self) -> Measured:
+    def measure(self) -> Measurements:
         examples = self.splits.get("valid", self.splits["train"])
         pairs = [(source, split_references(target)[0]) for source, target in islice(examples, MEASURED)]
-        return Measured(alignment=choose_heads(self.predictor.cross_attention(pairs)))
+        return Measurements(alignment=choose_heads(cross_attention(self.predictor, pairs)))
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
