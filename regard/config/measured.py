@@ -18,14 +18,28 @@ class AlignmentHeads(Base):
     head: Positive | None = None
 
 
+class WordTimes(Base):
+    """How CTC alone, which does not know where there is sound, finds the words of validation recordings."""
+
+    tokens_in_sound: float  # the share of the tokens that it finds where there is sound
+    sound: float  # the share of the recordings that is sound: what tokens at random places would reach
+
+    @property
+    def reliable(self) -> bool:
+        """Whether it finds the tokens at least half-way between random places and sound alone."""
+        return self.tokens_in_sound - self.sound >= (1 - self.sound) / 2 or self.sound > MOSTLY
+
+
+MOSTLY = 0.95  # recordings with more sound say nothing about the times
+
+
 class Measurements(Base):
     """Facts about the data and the model of a run; None is unknown."""
 
     model_config = ConfigDict(extra="ignore")  # of later versions
     longest_seconds: float | None = None  # of a recording of the training
     alignment: AlignmentHeads | None = None  # chosen on validation data
-    tokens_in_sound: float | None = None  # the share of the tokens of validation recordings that CTC alone, without the
-    # sound, finds where there is sound
+    word_times: WordTimes | None = None  # the check of the times of words in validation recordings
 
 
 def read_measured(folder: Path) -> Measurements:

@@ -81,12 +81,15 @@ class TokenTimes:
 
     def tokens_in_sound(
         self, raw: RawSound, states: Tensor, tokens: Sequence[int], text: str, target: Tokenizer
-    ) -> tuple[int, int]:
-        """How many tokens of words CTC alone finds where there is sound, and of how many; none if they do not fit."""
+    ) -> tuple[int, int, int, int]:
+        """How many tokens of words CTC alone finds where there is sound, and of how many; the same of all positions.
+
+        They are 0 if the tokens do not fit.
+        """
         try:
             spans, _ = force_align(self._logprobs(states), tokens, self.blank)
         except ValueError:
-            return 0, 0
+            return 0, 0, 0, 0
         levels, members = (
             self.levels(raw, len(states)),
             {*chain(*(own for _, own in token_words(text, tokens, target)))},
@@ -94,7 +97,7 @@ class TokenTimes:
         found = [
             bool(levels[first : last + 1].max() > 0.5) for token, (first, last) in enumerate(spans) if token in members
         ]
-        return sum(found), len(found)
+        return sum(found), len(found), int((levels > 0.5).sum()), len(levels)
 
     @torch.no_grad()
     def _logprobs(self, states: Tensor) -> Tensor:

@@ -122,12 +122,12 @@ def _train(
         job.write_files(out)
     try:
         outcome = run_loop(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **reporting)
+        if ranks.first and outcome.status != "stopped":
+            write_measured(job, out)
     except UserError:
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)
         raise
-        if ranks.first and outcome.status != "stopped":
-            write_measured(job, out)
     finally:
         job.loader.close()
     return FinishedTraining(outcome, pretrained)

@@ -108,11 +108,11 @@ def long_recording(seconds: float, heard: float, longest: float) -> Notice:
     )
 
 
-def unreliable_times(share: float) -> Notice:
+def unreliable_times(found: float, sound: float) -> Notice:
     """The notice for word times of a run whose CTC finds few of the tokens of its validation data in sound."""
     message = (
-        f"the word times are unreliable: CTC finds {share:.0%} of the tokens of the validation data where there is "
-        "sound; train longer, with more recordings, or with more weight (model.ctc.weight)"
+        f"the word times are unreliable: in validation, CTC found {found:.0%} of the tokens where there is sound, and "
+        f"{sound:.0%} of the time is sound; train longer, with more recordings or with a larger model.ctc.weight"
     )
     return Notice(message, lambda count, total: message)
 

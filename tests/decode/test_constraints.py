@@ -590,7 +590,6 @@ def test_details(predictor):
             assert words == sorted(words) and words
             for i, j in words:
                 assert 0 <= i < len(text.split()) and 0 <= j < len(each["text"].split())
-            assert {j for _, j in words} == set(range(len(each["text"].split())))
     alone = [predictor.predict(text, details=True, nbest=3) for text in LOW[:8]]
     assert [record["alignment"] for record in records] == [record["alignment"] for record in alone]
     json.dumps(records)

@@ -9,13 +9,16 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from helpers.runs import tiny_run
 
 import regard
+from regard.config.measured import WordTimes
 from regard.config.run import change_settings
 from regard.config.strategies import BestPath
 from regard.errors import UserError
-from regard.messages.media import Sound
+from regard.messages.media import Item, Sound
 from regard.messages.speech import TranscribeRequest
+from regard.messages.verbs import AlignRequest
 from regard.parts.parallel.ctc import best_path, force_align
 from regard.synthetic import morse
 from regard.tasks.transcribe.task import TranscribePredictor
@@ -279,6 +282,44 @@ def test_texts_that_cannot_be_aligned(predictor: TranscribePredictor) -> None:
 
 
 # --- long recordings -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def short() -> TranscribePredictor:
+    """A run that heard no recording of more than 3 seconds; the recipe says segments of 8."""
+    found: TranscribePredictor = regard.load(tiny_run("transcribe", **TINY, data__max_seconds=3))
+    return found
+
+
+def test_segments_are_not_longer_than_the_recordings_of_the_training(short: TranscribePredictor) -> None:
+    """A setting beyond what was heard is honored, with a notice."""
+    train = morse.make_morse(TINY["data.examples"])["train"]
+    heard = max(seconds for index in range(len(train)) if (seconds := train.seconds(index)) <= 3)
+    assert heard <= short.longest_segment == short.run.decode.max_segment_seconds == short.measured.longest_seconds
+    long = np.concatenate([SOUNDS[1]] * 2)
+    words = f"one has {len(long) / RATE:.1f} seconds, and the longest of the training {short.longest_segment:g}"
+    with pytest.warns(UserWarning, match=words):
+        segments = short.predict(long, details=True)["segments"]
+    assert (
+        len(segments) > 1
+        and max(each["end"] - each["start"] for each in segments) <= short.longest_segment < heard + 0.01
+    )
+    for asked, parts in ((0, len(segments)), (60, 1)):
+        result = short.predict_requests(short.requests([long], segment=asked))[0]
+        assert len(result.segments) == parts and ("which may be wrong above" in result.notices[0]) == bool(asked)
+    assert not short.predict_requests(short.requests([SOUNDS[0]]))[0].notices
+
+
+def test_unreliable_word_times_have_a_notice(short: TranscribePredictor) -> None:
+    """The check at the end of the training finds that an untrained CTC puts tokens anywhere."""
+    check = short.measured.word_times
+    assert check and abs(check.tokens_in_sound - check.sound) < 0.3 and not check.reliable
+    aligned = short.run_all(short.answer_align_audio, [AlignRequest(Item(audio=Sound(SOUNDS[0])), "E")])[0]
+    written, plain = (short.predict_requests(short.requests([SOUNDS[0]], details))[0] for details in (True, False))
+    found = f"the word times are unreliable: in validation, CTC found {check.tokens_in_sound:.0%} of the tokens"
+    assert aligned.notices[0].startswith(found) and written.notices == aligned.notices and not plain.notices
+    assert WordTimes(tokens_in_sound=0.8, sound=0.5).reliable and WordTimes(tokens_in_sound=0.9, sound=0.99).reliable
+    assert not WordTimes(tokens_in_sound=0.7, sound=0.5).reliable
 
 
 def test_long_recordings_are_cut_and_joined(predictor: TranscribePredictor) -> None:

@@ -32,8 +32,6 @@ from ..notices import long_recording, require_finite, unreliable_times
 from .settings import TranscribeRun
 from .transcriber import Chunks, Transcriber, join_segments
 
-RELIABLE = 0.7  # the share of tokens that CTC alone finds in sound, below which word times get a notice
-
 
 class SegmentTranscriber(Transcriber):
     """Recordings that are longer than those of the training are cut at pauses."""
@@ -95,8 +93,8 @@ class SegmentTranscriber(Transcriber):
 
     def notices_of_times(self) -> tuple[str, ...]:
         """The notices of a result with word times."""
-        share = self.measured.tokens_in_sound
-        return () if share is None or share >= RELIABLE else (unreliable_times(share),)
+        check = self.measured.word_times
+        return () if check is None or check.reliable else (unreliable_times(check.tokens_in_sound, check.sound),)
 
     async def _segment(
         self, audio: AudioSegment, number: int, request: TranscribeRequest, plan: Plan, progress: "Progress | None"
@@ -142,13 +140,13 @@ class SegmentTranscriber(Transcriber):
     def _times(self, model: Any) -> TokenTimes:
         return TokenTimes(model, self.modality.processor, self.modality.stride, self.target.pad)
 
-    async def tokens_in_sound(self, sound: Sound, text: str) -> tuple[int, int]:
+    async def tokens_in_sound(self, sound: Sound, text: str) -> tuple[int, int, int, int]:
         if not self.context.model.ctc_weight:
-            return 0, 0
+            return await super().tokens_in_sound(sound, text)
         (tokens,) = self.text_ids([text])
         source: EncodedInput = await Read(self.modality.read, sound)
         states = (await Encode(source.inputs)).values[0]
-        job: ModelCall[tuple[int, int]] = ModelCall(
+        job: ModelCall[tuple[int, int, int, int]] = ModelCall(
             lambda model: self._times(model).tokens_in_sound(source.raw, states, tokens, text, self.target)
         )
         return await job

@@ -12,7 +12,7 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.sound import WhisperData
-from ...config.measured import Measurements
+from ...config.measured import Measurements, WordTimes
 from ...config.run import AnyRun, RunType
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
@@ -246,10 +246,11 @@ class TranscribeJob(TrainingJob):
             for pair in pairs
         )
         counts = [answer.result() for answer in self.predictor.engine.run(starts) if answer.error is None]
-        inside, tokens = (sum(column) for column in zip((0, 0), *counts, strict=True))
+        inside, tokens, sound, positions = (sum(column) for column in zip((0, 0, 0, 0), *counts, strict=True))
+        shares = {"tokens_in_sound": round(inside / max(tokens, 1), 4), "sound": round(sound / max(positions, 1), 4)}
         return Measurements(
             longest_seconds=longest_recording(self.splits["train"], self.run.data.max_seconds),
-            tokens_in_sound=round(inside / tokens, 4) if tokens else None,
+            word_times=WordTimes(**shares) if tokens else None,
         )
 
     def validate(self) -> dict[str, float]:
