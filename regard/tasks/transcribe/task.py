@@ -240,7 +240,7 @@ class TranscribeJob(TrainingJob):
 
     def measure(self) -> Measurements:
         examples, transcriber = self.splits.get("valid", self.splits["train"]), self.predictor.transcriber
-        pairs = [examples[index] for index in transcriber.scored_examples(examples)[:MEASURED]]
+        pairs = [examples[index] for index in range(min(len(examples), MEASURED))]
         starts = (
             lambda emit, pair=pair: transcriber.tokens_in_sound(Sound(pair[0]), transcriber.reference(pair[1]))
             for pair in pairs
