@@ -285,7 +285,7 @@ def prepare(run: AnyRun, processors: Processors, device: torch.device, folder: P
         sound = window_frames(run.data, window) if window else new_frames(run.data, train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
     if window is None:
-        run = with_heard_segments(run, splits["train"])
+        run = with_heard_segments(run, longest_recording(splits["train"], run.data.max_seconds))
     if isinstance(target, WhisperTokenizer):
         run = with_prompt_settings(run, target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
@@ -298,9 +298,9 @@ def longest_recording(examples: Source, most: float) -> float:
     return math.ceil(100 * max((one for one in seconds if one <= most), default=most)) / 100
 
 
-def with_heard_segments(run: RunType, train: Source) -> RunType:
+def with_heard_segments(run: RunType, longest: float) -> RunType:
     """The run that cuts recordings into segments that are not longer than the longest recording of its training."""
-    longest, asked = longest_recording(train, run.data.max_seconds), run.decode.max_segment_seconds
+    asked = run.decode.max_segment_seconds
     decode = run.decode.model_copy(update={"max_segment_seconds": min(asked or longest, longest)})
     segments = f"segments of at most {decode.max_segment_seconds:g} seconds (decode.max_segment_seconds)"
     log_facts("data.train", [f"the longest recording has {longest:g} seconds; predictions read {segments}"])
