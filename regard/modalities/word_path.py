@@ -50,7 +50,7 @@ def find_path(
         )
     states = path_states(words, gaps=frames >= needed + max(words, default=0))
     rows = np.array([state.token for state in states])
-    logprobs = np.where(rows[:, None] < 0, blank, scores[rows])  # (states, frames)
+    logprobs = np.vstack([scores, blank])[rows]  # (states, frames); the last row is that of token -1
     between = np.array([state.word < 0 for state in states])[:, None]
     costs = np.where(between, COST * levels, word_costs(levels, pause))
     path = best_states(np.maximum(logprobs, FLOOR) - costs, reachable(states, tokens), states)

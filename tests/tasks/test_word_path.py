@@ -73,6 +73,7 @@ def test_words_are_where_there_is_sound():
 
 
 def test_recordings_of_few_frames():
+    assert find_path(np.zeros((0, 3)), np.zeros(3), [], [], np.ones(3), 0) == ([], {})
     assert find_path(np.zeros((2, 2)), np.zeros(2), [3, 4], [0, 1], np.ones(2), 0).words == {0: (0, 0), 1: (1, 1)}
     with pytest.raises(ValueError, match="2 tokens, 1 of them equal to the one before, need at least 3 frames"):
         find_path(np.zeros((2, 2)), np.zeros(2), [3, 3], [0, 1], np.ones(2), 0)
