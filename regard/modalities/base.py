@@ -99,6 +99,10 @@ class Modality(ABC, Generic[Raw]):
 
     # --- attention ---------------------------------------------------------------------------------------------
 
+    def aligned(self, view: AttentionView) -> AttentionView:
+        """The view with the cross-attention that aligns, where it is known."""
+        return view
+
     def look_input(self, raw: Raw | Media) -> EncodedInput:
         """An item whose attention is shown."""
         return self.read([raw])[0]

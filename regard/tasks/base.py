@@ -13,6 +13,7 @@ from torch import nn
 from ..adapt.prune import prune_heads
 from ..config.data.base import DataFiles
 from ..config.data.texts import MaskData, SpanData
+from ..config.measured import Measurements
 from ..config.run import Run, RunType, change_settings
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.source import Source
@@ -77,6 +78,10 @@ class TrainingJob(ABC):
     @abstractmethod
     def validate(self) -> dict[str, float]:
         """Metrics on the validation split; none without one."""
+
+    def measure(self) -> Measurements:
+        """What predictions should know about the data and the trained model; it becomes a part of run.json."""
+        return Measurements()
 
     def write_files(self, folder: Path) -> None:
         """Write further files of a new run. The folder already has run.json and the processors."""

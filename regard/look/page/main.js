@@ -179,8 +179,9 @@ function start() {
   const first = DATA.first;
   state.kind = first.kind && kinds.includes(first.kind) ? first.kind : kinds.includes("cross") ? "cross" : kinds[0];
   const maps = mapsOf(state.kind);
-  state.layer = Number.isInteger(first.layer) ? first.layer : maps[state.kind === "cross" ? Math.max(maps.length - 2, 0) : maps.length >> 1].layer;
-  state.head = Number.isInteger(first.head) ? first.head : 0;
+  const begin = state.kind === "cross" ? first.cross : {layer: maps[maps.length >> 1].layer};
+  state.layer = Number.isInteger(first.layer) ? first.layer : begin.layer;
+  state.head = Number.isInteger(first.head) ? first.head : Number.isInteger(first.layer) ? 0 : begin.head || 0;
   const pictured = !axisOf(maps[0], "keys").textual, single = maps.length * maps[0].heads < 5;
   state.view = Number.isInteger(first.layer) || Number.isInteger(first.head) ? "matrix" : pictured ? "from" : single ? "matrix" : "grid";
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
