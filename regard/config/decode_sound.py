@@ -16,7 +16,8 @@ class RecordingDecode(TargetDecode):
     """Decoding of recordings. max_tokens=0: a limit from the length of each recording."""
 
     batch: Positive = 16  # recordings per batch
-    max_segment_seconds: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses; 0: data.max_seconds
+    max_segment_seconds: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses; 0: the
+    # longest recording of the training, which also limits this setting when the training begins
 
 
 class TranscribeDecode(RecordingDecode):

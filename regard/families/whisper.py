@@ -63,12 +63,26 @@ SIZES: dict[str, dict[str, Any]] = {
     "large-v3": {"width": 1280, "heads": 20, "layers": 32, "inner": 5120, "bins": 128},
     "turbo": {"width": 1280, "heads": 20, "layers": 32, "decoder_layers": 4, "inner": 5120, "bins": 128},
 }
+
+
+def needs_start(c: Config) -> str | None:
+    """Why these settings need the weights of a folder; None if they say how large a new model is."""
+    if "size" in c.model_fields_set or any(getattr(c, key) != value for key, value in SIZES[c.size].items()):
+        return None
+    return (
+        "no start is set, and neither is a size of a new Whisper, whose random weights learn nothing from a few "
+        "recordings; set start to a Whisper folder, such as start=openai/whisper-base, or train from scratch with "
+        "recipe whisper-morse, or with model.size and a higher train.lr"
+    )
+
+
 SPEC = ModelSpec(
     frozenset({"frames"}),
     frozenset({"target"}),
     head_modules=("target", "head"),
     fixed_modules=("encoder.positions",),
     window=lambda c: 2 * c.source_positions,
+    needs_start=needs_start,
     settings={"transcribe": {"data": WhisperData, "decode": WhisperDecode}},
 )
 

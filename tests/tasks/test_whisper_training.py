@@ -1,6 +1,7 @@
 """Training Whisper: targets with prompts and timestamps, the loss of transformers, starts, LoRA, exports, bad data."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +23,7 @@ from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.text.whisper import WhisperTokenizer, WhisperTranscripts
 from regard.runs.pretrained import Pretrained
 from regard.synthetic import morse
+from regard.tasks.task import check_fit
 from regard.tasks.transcribe.task import TranscribeJob, prepare
 from regard.tasks.whisper.task import WhisperPredictor
 from regard.training import curves
@@ -278,6 +280,15 @@ def test_from_scratch(tmp_path: Path) -> None:
             regard.train("whisper-morse", {**settings, **changes}, out=tmp_path / "none")
     with pytest.raises(UserError, match=r"data\.speed is 0\.9,1, which makes the times of data\.timestamps wrong"):
         regard.resolve("whisper", {"data.speed": (0.9, 1), "data.timestamps": True})
+
+
+def test_a_new_model_needs_a_start_or_a_size(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no start is set, .*; set start to a Whisper folder, such as start=openai/"):
+        regard.train("whisper", {"train.steps": 1}, out=tmp_path / "run", data=DATA)
+    assert not (tmp_path / "run").exists()
+    for settings, refused in (({}, True), ({"model.size": "base"}, False), ({"model.layers": 1}, False)):
+        with pytest.raises(UserError) if refused else nullcontext():
+            check_fit(regard.resolve("whisper", settings).run)
 
 
 def test_a_first_epoch_from_short_to_long(folder: Path) -> None:

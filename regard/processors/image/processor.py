@@ -48,6 +48,7 @@ class ImageProcessor(SavedSettings):
     strength: float = 0.3
     erase: float = 0.0  # how often a random rectangle is erased
     max_size: int = 0  # limit of the longer side if the shorter one is resized; 0: none
+    background: str = "none"  # the color of transparent parts, as in `open_image`
     kind: ClassVar[str] = "image"
     file: ClassVar[str] = "image.json"
 
@@ -76,7 +77,7 @@ class ImageProcessor(SavedSettings):
 
     def encode_bytes(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """The pixels as bytes, without normalization and erasing. The device normalizes their batches."""
-        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough), raw)
+        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough, self.background), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         return np.asarray(image).transpose(2, 0, 1)
 
@@ -92,6 +93,11 @@ class ImageProcessor(SavedSettings):
     def augments(self) -> bool:
         """True if training changes images, so that they must be encoded again."""
         return self.scale != (1, 1) or bool(self.flip or self.color or self.randaugment or self.erase)
+
+    @staticmethod
+    def is_uniform(encoded: Array) -> bool:
+        """True for pixels of one color."""
+        return bool((encoded == encoded[:, :1, :1]).all())
 
     def cost(self, encoded: Array) -> int:
         return self._patches(encoded.shape[1:])
