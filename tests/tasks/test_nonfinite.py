@@ -58,11 +58,11 @@ def test_weights_of_a_run_are_checked_too(tmp_path: Path) -> None:
 
 
 def test_weights_of_an_adapter_are_checked_too(tmp_path: Path) -> None:
-    from regard.formats import peft
+    from regard.formats.peft import read
 
     tensors = {"base_model.model.a.lora_A.weight": torch.tensor([[1.0, math.nan]])}
     save_file(tensors, tmp_path / "adapter_model.safetensors")
-    refused("'base_model.model.a.lora_A.weight' of", lambda: peft._read_tensors(tmp_path))
+    refused("'base_model.model.a.lora_A.weight' of", lambda: read._read_tensors(tmp_path))
 
 
 def test_large_weights_are_finite() -> None:
