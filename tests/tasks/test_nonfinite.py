@@ -131,9 +131,9 @@ def test_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert NOT_FINITE in capsys.readouterr().err
 
 
-def test_translators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marian, "teach", lambda *given: None)
-    path = marian.folder(tmp_path / "x")
+@pytest.mark.parametrize("taught", [True, False])  # numbers of the first step are finite, or not
+def test_translators(taught: bool, tmp_path: Path) -> None:
+    path = marian.folder(tmp_path / "x", taught=taught)
     change_weights(path, "model.decoder.layers.2.final_layer_norm.weight", overflow)
     predictor = regard.load(path, device="cpu")
     for decode in ({}, {"kind": "greedy"}):
