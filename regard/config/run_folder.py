@@ -30,7 +30,7 @@ def read_run(folder: Path) -> JsonObject:
         if "processors" not in about:
             return about | {"processors": _former_processors(folder, about["config"])}
         processors = check_entries(about["processors"], folder / FILE)
-        return _with_former_defaults(about, processors) | {"processors": processors}
+        return _with_former_defaults(about) | {"processors": processors}
     raise UserError(
         f"{folder} has format {about.get('format')!r} and this version of regard reads 1 to {FORMAT}; "
         "use the version that wrote it"
@@ -64,10 +64,10 @@ def check_entries(entries: Json, where: Path) -> dict[str, dict[str, str]]:
     return checked
 
 
-def _with_former_defaults(about: JsonObject, processors: Mapping[str, Mapping[str, str]]) -> JsonObject:
+def _with_former_defaults(about: JsonObject) -> JsonObject:
     """The content with what settings meant that the version lacked which wrote it, where their default differs."""
     data = about["config"].get("data")
-    if not isinstance(data, dict) or all(entry["kind"] != "image" for entry in processors.values()):
+    if not isinstance(data, dict) or "flip" not in data:  # no images
         return about
     return about | {"config": about["config"] | {"data": {"background": "none", **data}}}
 

@@ -276,8 +276,10 @@ class TextWriter:
         )
 
     async def _require_finite(self, source: EncodedInput, start: tuple[int, ...]) -> None:
-        """A model without any hypothesis may be damaged: then say so."""
-        require_finite(await self.score(source.inputs, start, ()))
+        """A model without any hypothesis may be damaged: then say so. The first step may still be finite."""
+        context = self.context.positions
+        known = start[-1:] if context is None or len(start) < context else ()
+        require_finite(await self.score(source.inputs, start, known))
 
 
 def token_alternatives(
