@@ -36,7 +36,8 @@ class SpeechDecode(RecordingDecode):
 class Windows(Base):
     """How Whisper decodes the windows of a recording."""
 
-    timestamps: bool = True  # write segments with their times
+    timestamps: bool | Literal["long"] = True  # write segments with their times; long: of recordings alone that are
+    # longer than a window
     sequential: bool = True  # the next window begins where the last complete segment ended; false: the recording is cut
     # at its pauses, and the windows of one recording are decoded together: faster, with worse segments where there are
     # no pauses

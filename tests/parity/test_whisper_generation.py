@@ -250,9 +250,9 @@ def test_fixed_prompts_that_cannot_be_read(generation: dict[str, Any], words: st
         regard.load(tmp_path)
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("timestamps", [True, False, "long"])
 def test_an_export_keeps_language_task_and_timestamps(
-    timestamps: bool, pair: tuple[WhisperPredictor, Any, Any], folder: Path, tmp_path: Path
+    timestamps: bool | str, pair: tuple[WhisperPredictor, Any, Any], folder: Path, tmp_path: Path
 ) -> None:
     fixed = {"decode.language": "ja", "decode.task": "translate", "decode.windows.timestamps": timestamps}
     run = regard.load(folder, fixed | {"decode.strategy": "beam", "decode.beam": 3})
@@ -263,7 +263,22 @@ def test_an_export_keeps_language_task_and_timestamps(
     texts = run.predict(sounds, **asked)
     assert again.predict(sounds, **asked) == texts != pair[0].predict(sounds, **asked)
     theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "out").generation_config
-    assert (theirs.language, theirs.task, theirs.return_timestamps) == ("<|ja|>", "translate", timestamps)
+    assert (theirs.language, theirs.task, theirs.return_timestamps) == ("<|ja|>", "translate", timestamps is True)
+
+
+def test_a_folder_without_timestamps_has_them_in_long_recordings(tmp_path: Path) -> None:
+    write_multilingual(tmp_path, SECONDS, 20, seed=1, return_timestamps=False)
+    ours, sounds = regard.load(tmp_path), [noise(SECONDS), noise(3 * SECONDS, 2)]
+    assert ours.run.decode.windows.timestamps == "long"
+    plain = {key: value for key, value in PLAIN.items() if key != "timestamps"}
+    found, never, always = (
+        [
+            [segment.ids for segment in result.segments]
+            for result in ours.predict_requests(ours.requests(sounds, **given))
+        ]
+        for given in (plain, plain | {"timestamps": False}, plain | {"timestamps": True})
+    )
+    assert found[0] == never[0] != always[0] and found[1] == always[1] != never[1]
 
 
 @pytest.mark.parametrize(

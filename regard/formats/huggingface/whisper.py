@@ -71,6 +71,7 @@ DECODE_RULES = {
 }
 THRESHOLDS = "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"
 PROBE = 2, 11  # rows and tokens that are compared
+NO_TIMESTAMPS = "regard_no_timestamps"  # in config.json of an export: without them also where a recording is long
 KEPT_FILES = (
     GENERATION_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "normalizer.json",
@@ -261,6 +262,8 @@ class WhisperProcessors:
             files = written_files(predictor, draft)
             ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
             keys = {key: json.loads(files[GENERATION_FILE])[key] for key in ids}
+            if predictor.run.decode.windows.timestamps is False:
+                keys[NO_TIMESTAMPS] = True
         parse_config(draft, {}, lambda _: check_features(sound, c), PROCESSOR)
         write_json(draft / PROCESSOR, write_sound_settings(sound))
         for name, content in files.items():
@@ -298,6 +301,7 @@ def prompt_settings(folder: WhisperFolder, generation: JsonMapping) -> tuple[Jso
     """decode.* and decode.windows.* that generation_config.json fixes: language and task; timestamps.
 
     As in transformers, forced_decoder_ids count without language and task, and those of config.json without any other.
+    Published folders have no timestamps, but transformers requires them for recordings longer than a window.
     """
     language, task = generation.get("language"), generation.get("task")
     forced = generation.get("forced_decoder_ids") or folder.theirs.get("forced_decoder_ids")
@@ -315,6 +319,8 @@ def prompt_settings(folder: WhisperFolder, generation: JsonMapping) -> tuple[Jso
     windows = {"timestamps": prompt.pop("timestamps")} if "timestamps" in prompt else {}
     if (timestamps := generation.get("return_timestamps")) is not None:
         windows["timestamps"] = timestamps
+    if windows.get("timestamps") is False and NO_TIMESTAMPS not in folder.theirs:
+        windows["timestamps"] = "long"
     return prompt, windows
 
 
@@ -402,7 +408,7 @@ def written_generation(predictor: "WhisperPredictor") -> JsonObject:
     settings: JsonObject = {
         "decoder_start_token_id": target.start, "eos_token_id": target.end, "pad_token_id": target.pad,
         "bos_token_id": target.end, "max_length": predictor.context, "no_timestamps_token_id": control.no_timestamps,
-        "return_timestamps": decode.windows.timestamps, "is_multilingual": target.multilingual,
+        "return_timestamps": decode.windows.timestamps is True, "is_multilingual": target.multilingual,
         "prev_sot_token_id": control.previous, "max_initial_timestamp_index": control.latest_start,
         "alignment_heads": [list(head) for head in predictor.run.model.alignment_heads] or None,
     }  # fmt: skip
