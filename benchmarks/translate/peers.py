@@ -36,7 +36,7 @@ def marian(predictor: TranslatePredictor) -> Any:
     hf.utils.logging.set_verbosity_error()
     run = predictor.run
     settings = FORMAT.config(run.model) | seq2seq_ids(predictor.source) | {"attn_implementation": "sdpa"}
-    settings |= {"max_position_embeddings": max_positions(run)}
+    settings |= {"max_position_embeddings": max_positions(run), "forced_eos_token_id": None}
     theirs: Any = hf.MarianMTModel(hf.MarianConfig(**settings))
     predictor.model.cpu()
     theirs.load_state_dict(FORMAT.tensors(predictor), strict=False)  # positions are computed, a tied table stored once

@@ -284,7 +284,7 @@ class TranslateJob(TrainingJob):
 
     def measure(self) -> Measurements:
         examples = self.splits.get("valid", self.splits["train"])
-        pairs = [(source, split_references(target)[0]) for source, target in islice(examples, MEASURED)]
+        pairs = [(source, split_references(target)[0]) for source, target, *_ in islice(examples, MEASURED)]
         return Measurements(alignment=choose_heads(cross_attention(self.predictor, pairs)))
 
     def validate(self) -> dict[str, float]:
