@@ -7,7 +7,6 @@ pools the first prompt vector of a BERT, and a T5 has a prefix in its decoder on
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +21,18 @@ from ..adapt.precision import Int8Linear
 from ..adapt.prefix_tuning import PrefixParameters
 from ..adapt.prompt_tuning import PromptTuning
 from ..config.tuning import Lora, Prefix, Prompt, Untuned
+from ..config.types import Base
 from ..errors import UserError
+from ..families import t5
+from ..families.bert import EncoderConfig
 from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
 from ..tasks.predictor import AnyPredictor
+from .exporter import Exporter
 from .hub import peft_base
-from .huggingface import bert, gpt2_export, t5
+from .huggingface import bert, gpt2
+from .huggingface.folder import format_of_config
 from .huggingface.weight_names import Names, WeightRule, find_rule
 from .peft_labels import WITH_LABELS, adapter_labels, write_processors
 
@@ -48,25 +52,26 @@ ALLOWED_FIELDS = {
 }  # fmt: skip
 
 
-class PeftLayout(NamedTuple):
-    """The names of a family's modules in PEFT."""
-
-    names: Callable[[Any], Names]
-    task: Callable[[Any], str | None]
-    prefix: Callable[[Any], str]  # of all names except those of heads
-
-
 HEADS = ("lm_head.", "classifier.", "cls.")
-BERT_TASKS = {"class": "SEQ_CLS", "tag": "TOKEN_CLS"}
-PEFT_LAYOUTS = {
-    "gpt": PeftLayout(lambda c: gpt2_export.gpt_layout(c).names(c), lambda c: "CAUSAL_LM", lambda c: ""),
-    "bert": PeftLayout(
-        bert.names,
-        lambda c: BERT_TASKS.get(c.head),
-        lambda c: "" if bert.architecture(c) == "BertModel" else "bert.",
-    ),
-    "t5": PeftLayout(t5.names, lambda c: "SEQ_2_SEQ_LM", lambda c: ""),
-}
+TASK_TYPES = {"words": None, "none": None, "class": "SEQ_CLS", "tag": "TOKEN_CLS"}  # by the head of an encoder
+
+
+def task_type(c: Base) -> str | None:
+    """PEFT's name of a model's task."""
+    if isinstance(c, EncoderConfig):
+        return TASK_TYPES[c.head]
+    return "SEQ_2_SEQ_LM" if isinstance(c, t5.Config) else "CAUSAL_LM"
+
+
+def their_names(c: Base) -> Names:
+    """Our names to those of the Hugging Face folder that the model would become."""
+    names: Names = format_of_config(c).weights.names(c)
+    return names
+
+
+def body_prefix(c: Base) -> str:
+    """The prefix of all names except those of heads."""
+    return "bert." if isinstance(c, EncoderConfig) and bert.FORMAT.architecture(c) != "BertModel" else ""
 
 
 def is_peft_folder(folder: Path) -> bool:
@@ -146,7 +151,7 @@ def _load_lora(model: nn.Module, folder: Path, config: JsonMapping, tensors: dic
     named = {_strip_prefix(name, c): tensor for name, tensor in tensors.items()}
     rank, alpha, dropout = _lora_settings(folder, config)
     remaining = dict(named)
-    injection, table = Injection("lora"), PEFT_LAYOUTS[c.family].names(c)
+    injection, table = Injection("lora"), their_names(c)
     for path, layer in lora.target_layers(model).items():
         rule = find_rule(f"{path}.weight", table)
         theirs = rule.names[0].removesuffix(".weight")
@@ -177,8 +182,8 @@ def _strip_prefix(name: str, c: Any) -> str:
     """Their name as in our weight-name table; files of bare models leave out the prefix of the body."""
     name = name.removeprefix(TOP)
     if c.family == "gpt" and not name.startswith(("transformer.", "model.", *HEADS)):
-        return f"{'model.' if gpt2_export.gpt2_unsupported(c) else 'transformer.'}{name}"
-    return name.removeprefix(PEFT_LAYOUTS[c.family].prefix(c) or "bert.")
+        return f"{'model.' if gpt2.FORMAT.unsupported(c) else 'transformer.'}{name}"
+    return name.removeprefix(body_prefix(c) or "bert.")
 
 
 @torch.no_grad()
@@ -271,7 +276,7 @@ def _split_heads(part: Tensor, like: Tensor) -> Tensor:
 def write(predictor: AnyPredictor, draft: Path, precision: str) -> None:
     """Write every file of the folder except README.md."""
     run, c, kind = predictor.run, predictor.run.model, predictor.run.tune.kind
-    config: JsonObject = {**peft_base(run.start), "task_type": PEFT_LAYOUTS[c.family].task(c)}
+    config: JsonObject = {**peft_base(run.start), "task_type": task_type(c)}
     config |= {"inference_mode": True, "modules_to_save": None}
     if isinstance(run.tune, Lora):
         tensors, settings = _lora_tensors(predictor.module, c, run.tune)
@@ -302,7 +307,7 @@ def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, T
 
     The rank is then that of the largest, and alpha grows with it, so that every branch keeps its scale.
     """
-    table, prefix = PEFT_LAYOUTS[c.family].names(c), PEFT_LAYOUTS[c.family].prefix(c)
+    table, prefix = their_names(c), body_prefix(c)
     parts: dict[str, list[LoraPart]] = {}
     for path, _, branch in lora.branches(model):
         rule = find_rule(f"{path}.weight", table)
@@ -357,7 +362,7 @@ def _pad_rank(x: Tensor, rank: int, dim: int) -> Tensor:
     return torch.cat([x, x.new_zeros(shape)], dim)
 
 
-def check(predictor: AnyPredictor, draft: Path, precision: str) -> str:
+def verify(predictor: AnyPredictor, draft: Path, precision: str) -> str:
     """Replace the adapter by the written one and compare logits; report their difference."""
     from .parity import check_close
     from .pruned_run import probe_logits
@@ -384,7 +389,7 @@ def usage(predictor: AnyPredictor) -> str:
         "TOKEN_CLS": "AutoModelForTokenClassification",
     }
     c = predictor.run.model
-    name = classes.get(PEFT_LAYOUTS[c.family].task(c) or "", "AutoModelForMaskedLM")
+    name = classes.get(task_type(c) or "", "AutoModelForMaskedLM")
     labels = f", num_labels={c.labels}" if getattr(c, "labels", 0) else ""
     return f"""
 ```python
@@ -397,3 +402,18 @@ model = PeftModel.from_pretrained(base, ".").eval()
 
 BASE is the tuned model as a Hugging Face folder: `regard convert {predictor.run.start} --to huggingface`.
 """
+
+
+def unsupported(c: Base) -> list[str]:
+    """The settings of the base that no Hugging Face folder can represent."""
+    return format_of_config(c).unsupported(c)
+
+
+def tag(c: Base) -> str:
+    """The Hub's name for the task."""
+    return format_of_config(c).written.tag(c)
+
+
+EXPORTERS: dict[str, list[Exporter]] = dict.fromkeys(
+    FAMILIES["lora"], [Exporter("a PEFT folder", unsupported, write, verify, usage, tag)]
+)

@@ -27,8 +27,9 @@ def write_processors(predictor: AnyPredictor, folder: Path) -> None:
 
 def base_labels(base: Path) -> list[str]:
     """The labels of the base of an adapter."""
-    from .huggingface.bert import LABELED, label_names
+    from .huggingface.encoders import LABELED
     from .huggingface.folder import folder_config
+    from .huggingface.labels import label_names
 
     if is_run(base):
         labels = saved_labels(load_processors(base).values())

@@ -28,7 +28,7 @@ import regard
 from regard.adapt.ngrams import ngrams_of
 from regard.config.registry import TASKS
 from regard.errors import UserError
-from regard.formats.convert import EXPORTERS
+from regard.formats.convert import exporters
 from regard.synthetic import captions, dates, digits, language_id, morse, python_tags, scenes, stdlib
 from regard.training import curves
 
@@ -281,7 +281,7 @@ def test_a_converted_run_predicts_the_same(case: tuple[str, Path]) -> None:
     run, out = folder / "whole" / name, folder / f"hugging-{name}"
     predictor, texts = regard.load(run), inputs_of(name)
     family = predictor.run.model.family
-    exporter = EXPORTERS.get(("huggingface", family))
+    exporter = next(iter(exporters("huggingface").get(family, [])), None)
     unfit = exporter and (exporter.unsupported(predictor.run.model) or ngrams_of(predictor.module) is not None)
     if unfit:  # what trains from scratch differs from what is published
         with pytest.raises(UserError, match=f"what does not fit: {UNFIT[name]}"):

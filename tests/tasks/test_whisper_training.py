@@ -16,7 +16,7 @@ from safetensors import safe_open
 import regard
 from regard.data.sources.data_files import with_data
 from regard.errors import UserError
-from regard.formats.huggingface import whisper_export
+from regard.formats.huggingface.whisper import FORMAT
 from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.text.whisper import WhisperTokenizer, WhisperTranscripts
 from regard.runs.pretrained import Pretrained
@@ -383,4 +383,4 @@ def test_a_run_of_filterbanks_is_no_whisper_folder(tuned: Path, tmp_path: Path) 
     with pytest.raises(
         UserError, match="hf cannot become a Whisper folder: its tokenizer has no control tokens; train"
     ):
-        whisper_export.write(predictor, tmp_path / "hf", "fp32")
+        FORMAT.write(predictor, tmp_path / "hf")
