@@ -46,8 +46,8 @@ def image_name(raw: object) -> str:
     return str(getattr(raw, "filename", "") or getattr(raw, "name", "") or "an image")
 
 
-def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
-    """The first frame as an RGB image, rotated upright by its EXIF orientation, without transparency.
+def open_image(raw: RawImage, enough: int = 0, mode: str = "RGB") -> "Image.Image":
+    """The first frame in Pillow's `mode`, RGB without transparency, rotated upright by its EXIF orientation.
 
     A JPEG file is decoded at a half, a quarter or an eighth of its size if both sides keep `enough` pixels: 12 million
     pixels take half of the time. 0: at its size.
@@ -58,11 +58,11 @@ def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
         raise UserError("images need Pillow; install it with: pip install 'regard[vision]'") from error
     name = image_name(raw)
     if isinstance(raw, Image.Image):
-        return _decode(raw, name)
+        return _decode(raw, name, 0, mode)
     if isinstance(raw, np.ndarray | torch.Tensor):
-        return Image.fromarray(_to_bytes(raw, name)).convert("RGB")
+        return Image.fromarray(_to_bytes(raw, name)).convert(mode)
     with _open_file(raw, name) as file:
-        return _decode(_parse(file, name), name, enough)
+        return _decode(_parse(file, name), name, enough, mode)
 
 
 def image_size(raw: RawImage) -> tuple[int, int]:
@@ -183,7 +183,7 @@ def _check_size(image: "Image.Image", name: str) -> None:
         raise UserError(f"{name} is {width} × {height} pixels; expected at least one")
 
 
-def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
+def _decode(image: "Image.Image", name: str, enough: int = 0, mode: str = "RGB") -> "Image.Image":
     from PIL import ImageOps
 
     _check_size(image, name)
@@ -193,7 +193,7 @@ def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
         image.load()
         if _orientation(image) != 1:
             image = ImageOps.exif_transpose(image)
-        return _to_rgb(image, name)
+        return _convert(image, name, mode)
     except UserError:
         raise
     except Exception as error:  # decoders raise what their parsers raise
@@ -212,8 +212,8 @@ def _orientation(image: "Image.Image") -> int:
         return 1
 
 
-def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
-    """Convert to RGB, scaling 16 bits and floats, which `convert` would clip. Transparency is dropped."""
+def _convert(image: "Image.Image", name: str, mode: str) -> "Image.Image":
+    """Convert to a mode, scaling 16 bits and floats, which `convert` would clip. RGB drops transparency."""
     from PIL import Image
 
     if image.mode.startswith(("I", "F")):
@@ -222,7 +222,7 @@ def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
         image = Image.fromarray(_to_bytes(array.astype(np.uint16) if whole else array, name))
     if image.mode == "P" and "transparency" in image.info or image.mode in ("La", "RGBa"):
         image = image.convert("LA" if image.mode == "La" else "RGBA")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _to_bytes(values: "Array | torch.Tensor", name: str) -> Array:
