@@ -29,6 +29,7 @@ class ImageEncoder(Base):
     channels: Positive = 3
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides; []:
     # none
+    partial_patches: vit.PartialPatches = "pad"  # of images that are not whole patches; drop: the image loses them
     width: Positive = 768  # a linear map follows if it differs from that of the decoder
     heads: Positive = 12
     layers: Positive = 12

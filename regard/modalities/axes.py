@@ -35,7 +35,7 @@ def query_axis(
 
 
 def picture(pixels: Array) -> Array:
-    """Pixels (channels, height, width) as (height, width, 3); gray ones three times, without transparency."""
+    """Pixels (channels, height, width) as RGB (height, width, 3)."""
     colors = np.repeat(pixels, 3, 0) if len(pixels) == 1 else pixels[:3]
     return np.ascontiguousarray(colors.transpose(1, 2, 0))
 

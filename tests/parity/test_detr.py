@@ -126,7 +126,9 @@ def predictor_of(folder: ImageFolder) -> Any:
 
 def test_the_auxiliary_outputs_are_those_of_every_layer() -> None:
     theirs = make_theirs(BACKBONES["basic"], auxiliary_loss=True)
-    ours = Model(detr.FORMAT.from_huggingface(theirs.config.to_dict() | {"architectures": None, "auxiliary_loss": False}))
+    ours = Model(
+        detr.FORMAT.from_huggingface(theirs.config.to_dict() | {"architectures": None, "auxiliary_loss": False})
+    )
     tensors = {name.replace("model.backbone.model.", detr.BACKBONE): each for name, each in theirs.state_dict().items()}
     load_weights(ours, tensors, detr.names(Config()), resnet.UNUSED)
     pixels, valid = batch(64, 80)

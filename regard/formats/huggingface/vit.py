@@ -85,13 +85,14 @@ def read_problem(theirs: JsonMapping) -> JsonObject:
     return {}
 
 
+PARTIAL_PATCHES = Joint(read_partial, lambda c: {})
 CONFIG = ConfigTable(
     (
         Joint(
             lambda theirs: {"head": read_class(theirs, ARCHITECTURES)}, lambda c: {"architectures": [CLASSES[c.head]]}
         ),
         Joint(read_pooler, lambda c: {}),
-        Joint(read_partial, lambda c: {}),
+        PARTIAL_PATCHES,
         Joint(read_problem, lambda c: {}),
         Only("qkv_bias", True, "regard's attention has biases"),
         Field("image", "image_size", 224, square("image_size")),

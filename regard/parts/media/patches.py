@@ -72,7 +72,7 @@ class PatchEmbedding(nn.Module):
         return x
 
     def valid(self, pixels: Tensor | None) -> Tensor | None:
-        """The patches (batch, rows, columns) with a valid pixel; those with valid pixels alone if others are dropped."""
+        """The patches (batch, rows, columns) with a valid pixel; with `drop`, those whose pixels are all valid."""
         if pixels is None:
             return None
         if self.drop:
