@@ -152,9 +152,7 @@ def compare_translation(ours: Any, path: Path, settings: Settings) -> None:
     texts = marian.sentences(3, seed=7)
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     written = theirs.generate(**batch, num_beams=1, max_new_tokens=9)
-    assert ours.translate(texts, kind="greedy", max_tokens=9) == tokenizer.batch_decode(
-        written, skip_special_tokens=True
-    )
+    assert ours.predict(texts, kind="greedy", max_tokens=9) == tokenizer.batch_decode(written, skip_special_tokens=True)
 
 
 def loaded(path: Path) -> Any:
