@@ -45,8 +45,9 @@ LABELS = [1, 2, 9]
 PROBLEMS = ["regression", "multi_label_classification", "single_label_classification"]
 ENCODERS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]
 PROCESSORS: dict[str, list[Any]] = {  # of preprocessor_config.json; None: the key is absent
-    "image_processor_type": ["ViTImageProcessor", "CLIPImageProcessor", "CLIPFeatureExtractor", "DeiTImageProcessor",
-                             "BitImageProcessor", "ConvNextImageProcessor", "SiglipImageProcessor", "EfficientNetImageProcessor"],
+    "image_processor_type": [*["ViTImageProcessor", "CLIPImageProcessor", "CLIPFeatureExtractor", "DeiTImageProcessor",
+                               "BitImageProcessor", "SiglipImageProcessor"] * 2,
+                             "ConvNextImageProcessor", "EfficientNetImageProcessor"],
     "size": [40, {"shortest_edge": 36}, {"height": 32, "width": 32}, {"height": 40, "width": 36}],
     "resample": [0, 1, 2, 3],
     "do_center_crop": [True, False], "crop_size": [{"height": 32, "width": 32}, 32],
@@ -275,7 +276,15 @@ def compare_detr(ours: Any, path: Path, settings: Settings) -> None:
         near(read.values * valid[:, None], wanted["pixel_values"] * valid[:, None])
     pixels, valid = random_pixels(settings, [44, 52]), torch.ones(2, 44, 52, dtype=torch.bool)
     valid[1, 30:] = False
-    wanted = loaded(path)(pixels, pixel_mask=valid.long())
+    theirs: Any = loaded(path)
+    for image in images:
+        boxes: Any = hf.AutoImageProcessor.from_pretrained(path, backend="pil")
+        (wanted,) = boxes.post_process_object_detection(
+            theirs(**read_pixels(path, [image])), 0.0, [(image.height, image.width)]
+        )
+        scores = torch.tensor([one.score for one in ours.predict(image, threshold=0.0).objects])
+        near(scores, wanted["scores"].sort(descending=True).values)
+    wanted = theirs(pixels, pixel_mask=valid.long())
     found = ours.model.detect(Inputs("pixels", pixels, valid))
     near(found.logits[-1], wanted.logits)
     near(found.boxes[-1], wanted.pred_boxes)
@@ -424,7 +433,7 @@ FAMILIES: dict[str, Family] = {
         write_whisper, compare_whisper),
 }  # fmt: skip
 DETECTOR: dict[str, list[Any]] = PROCESSORS | {
-    "image_processor_type": ["DetrImageProcessor", "YolosImageProcessor"],
+    "image_processor_type": [*["DetrImageProcessor"] * 4, "DetrFeatureExtractor", "YolosImageProcessor"],
     "size": [{"shortest_edge": 40, "longest_edge": 50}, {"height": 40, "width": 48}, {"max_height": 40, "max_width": 44}, 40],
     "do_center_crop": [None], "crop_size": [None], "do_pad": [True, False], "pad_size": [{"height": 80, "width": 90}],
     "do_convert_rgb": [None],

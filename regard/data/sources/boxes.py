@@ -176,9 +176,9 @@ def _problem(annotation: Annotation, thorough: bool) -> str:
     )
 
 
-def load_image(image: ExampleImage) -> "Image.Image":
-    """The upright RGB image of an example."""
-    return open_image(_content(image))
+def load_image(image: ExampleImage, mode: str = "RGB") -> "Image.Image":
+    """The upright image of an example."""
+    return open_image(_content(image), mode=mode)
 
 
 def _content(image: ExampleImage) -> RawImage:

@@ -81,7 +81,7 @@ class ImageProcessor(SavedSettings):
 
     def encode_bytes(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """The pixels as bytes, without normalization and erasing. The device normalizes their batches."""
-        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough, self._mode), raw)
+        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough, self.mode), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         pixels = np.asarray(image)
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -109,7 +109,8 @@ class ImageProcessor(SavedSettings):
         return None if isinstance(sides, int) else self._patches(sides)
 
     @property
-    def _mode(self) -> str:
+    def mode(self) -> str:
+        """Pillow's mode of the images."""
         return MODES[len(self.mean)]
 
     def cost_of_size(self, width: int, height: int) -> int:
@@ -216,9 +217,7 @@ class ImageProcessor(SavedSettings):
         part = resize(part, height, width, self.resample)
         part = ImageOps.mirror(part) if mirrored else part
         part = jitter_color(part, self.color, rng) if self.color else part
-        return (
-            rand_augment(part, self.randaugment, self.strength, rng).convert(self._mode) if self.randaugment else part
-        )
+        return rand_augment(part, self.randaugment, self.strength, rng).convert(self.mode) if self.randaugment else part
 
 
 def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -> tuple[int, int, int, int]:

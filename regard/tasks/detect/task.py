@@ -120,13 +120,13 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def read_images(self, images: Sequence[RawImage]) -> list[SizedImage]:
         """Upright images as pixels, with their original sizes."""
-        opened = map(load_image, images)
+        opened = (load_image(image, self.image.mode) for image in images)
         return [SizedImage(image.width, image.height, self.image.encode(image)) for image in opened]
 
     def objects(self, found: FoundObjects, image: SizedImage, top: int) -> list[DetectedObject]:
-        """The `top` objects of an image, with any score, the likeliest first."""
+        """The `top` objects of an image, 0 for all, with any score, the likeliest first."""
         require_finite([float(found.scores.sum()), float(found.boxes.sum())])
-        order = found.scores.sort(descending=True, stable=True).indices[:top]
+        order = found.scores.sort(descending=True, stable=True).indices[: top or None]
         limits = torch.tensor([image.width, image.height] * 2, dtype=torch.float32)
         boxes = (found.boxes[order] * limits).clamp(min=0).minimum(limits)
         table = zip(found.labels[order].tolist(), found.scores[order].tolist(), boxes.tolist(), strict=True)
@@ -150,7 +150,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     async def view(self, item: RawImage | Image, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the feature map and of the object queries."""
         refuse_target(target, "image")
-        pixels = self.image.encode_bytes(load_image(item.raw if isinstance(item, Image) else item))
+        pixels = self.image.encode_bytes(load_image(item.raw if isinstance(item, Image) else item, self.image.mode))
 
         def record(model: Any) -> AttentionView:
             with record_layers(as_module(model), layer) as recorder:
