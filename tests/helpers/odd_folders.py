@@ -6,7 +6,7 @@ import json
 import random
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ LABELS = [1, 2, 9]
 PROBLEMS = ["regression", "multi_label_classification", "single_label_classification"]
 ENCODERS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]
 PROCESSORS: dict[str, list[Any]] = {  # of preprocessor_config.json; None: the key is absent
-    "image_processor_type": [*["ViTImageProcessor", "CLIPImageProcessor", "CLIPFeatureExtractor", "DeiTImageProcessor",
+    "image_processor_type": [*["ViTImageProcessor", "CLIPImageProcessor",  "DeiTImageProcessor",
                                "BitImageProcessor", "SiglipImageProcessor"] * 2,
                              "ConvNextImageProcessor", "EfficientNetImageProcessor"],
     "size": [40, {"shortest_edge": 36}, {"height": 32, "width": 32}, {"height": 40, "width": 36}],
@@ -193,6 +193,7 @@ def write_marian(path: Path, settings: Settings) -> None:
 # --- images and sound ------------------------------------------------------------------------------------------------
 
 TOWER = {"hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50}
+SQUARE = {"height": 32, "width": 32}
 VIT = TOWER | {"image_size": 32, "patch_size": 8}
 CONVOLUTIONS = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "out_features": ["stage2"]}
 DETR = {
@@ -433,7 +434,7 @@ FAMILIES: dict[str, Family] = {
         write_whisper, compare_whisper),
 }  # fmt: skip
 DETECTOR: dict[str, list[Any]] = PROCESSORS | {
-    "image_processor_type": [*["DetrImageProcessor"] * 4, "DetrFeatureExtractor", "YolosImageProcessor"],
+    "image_processor_type": [*["DetrImageProcessor"] * 4, "YolosImageProcessor"],
     "size": [{"shortest_edge": 40, "longest_edge": 50}, {"height": 40, "width": 48}, {"max_height": 40, "max_width": 44}, 40],
     "do_center_crop": [None], "crop_size": [None], "do_pad": [True, False], "pad_size": [{"height": 80, "width": 90}],
     "do_convert_rgb": [None],
@@ -499,19 +500,43 @@ def files_of(family: str) -> dict[str, Callable[[Path], None]]:
 # --- drawing and checking --------------------------------------------------------------------------------------------
 
 
+def processors_of(name: str) -> dict[str, list[Any]]:
+    if not FAMILIES[name].processor:
+        return {}
+    return DETECTOR if name == "detr" else PROCESSORS
+
+
+def scaling(settings: Settings) -> Settings:
+    """The keys that a processor needs for images that are not RGB."""
+    if (channels := channels_of(settings)) == 3:
+        return {}
+    return {"image_mean": [0.4] * channels, "image_std": [0.3] * channels, "do_convert_rgb": False}
+
+
+def single_values(name: str) -> Iterator[OddFolder]:
+    """Folders with one odd setting, one odd setting of the processor, or one odd file: every value of the tables."""
+    family, table = FAMILIES[name], processors_of(name)
+    plain = {"image_processor_type": table["image_processor_type"][0], "size": SQUARE} if table else {}
+    labeled = {"class": "ForSequenceClassification"} if "problem_type" in family.settings and not table else {}
+    for key, values in family.settings.items():
+        for value in values:
+            settings = (labeled if key in ("num_labels", "problem_type") else {}) | {key: value}
+            yield OddFolder(name, settings, plain | scaling(settings) if table else {}, ())
+    for key, values in table.items():
+        yield from (OddFolder(name, {}, plain | {key: value}, ()) for value in values if value is not None)
+    yield from (OddFolder(name, {}, plain, (file,)) for file in files_of(name))
+
+
 def draw(rng: random.Random, name: str) -> OddFolder:
     """One to three odd settings; of media models also odd settings of the processor; sometimes odd files."""
-    family = FAMILIES[name]
+    family, table = FAMILIES[name], processors_of(name)
     keys = rng.sample(sorted(family.settings), rng.randint(0 if family.processor else 1, 3))
     settings = {key: rng.choice(family.settings[key]) for key in keys}
     processor: Settings = {}
-    if family.processor:
-        table = DETECTOR if name == "detr" else PROCESSORS
+    if table:
         keys = ["image_processor_type", *rng.sample(sorted(table), rng.randint(0, 5))]
         processor = {key: value for key in keys if (value := rng.choice(table[key])) is not None}
-        if channels_of(settings) != 3:
-            channels = channels_of(settings)
-            processor |= {"image_mean": [0.4] * channels, "image_std": [0.3] * channels, "do_convert_rgb": False}
+        processor |= scaling(settings)
     files = (rng.choice(sorted(files_of(name))),) if rng.random() < 0.3 else ()
     return OddFolder(name, settings, processor, files)
 

@@ -45,14 +45,14 @@ LAYER = {
 }
 
 
-def square(key: str) -> Callable[[Any], int]:
+def square(key: str) -> Callable[[int | list[int]], int]:
     """A reader of a side, which may be given twice, as height and width."""
 
-    def read(value: Any) -> int:
+    def read(value: int | list[int]) -> int:
         sides = set(value) if isinstance(value, list) else {value}
         if len(sides) > 1:
             raise ValueError(f"{key} is {value}; regard reads models of squares")
-        return int(sides.pop())
+        return sides.pop()
 
     return read
 
