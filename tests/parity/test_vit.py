@@ -115,8 +115,8 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rescale_factor": 0.5}, "regard scales pixels by 1/255"),
-        ({"do_resize": False}, "regard resizes every image"),
+        ({"rescale_factor": 0}, "rescale_factor is 0; expected a number above 0"),
+        ({"image_mean": [0.1, 0.2]}, r"image_mean has 2 numbers; expected 3, as many as the model has channels"),
         ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
         ({"resample": 9}, "resample is 9"),
         ({"size": {"max_height": 9, "max_width": 9}}, "expected shortest_edge, or height and width"),
