@@ -17,12 +17,14 @@ from ..parts.ngrams import NGramCounts
 from ..processors.text.external import MarianTokenizer
 from ..processors.text.processor import TextProcessor
 from ..progress import report_stage
-from . import ctranslate2, peft
+from . import ctranslate2
 from .exporter import Exporter
 from .huggingface.folder import written_formats
 from .model_card import model_card
 from .model_files import find_gguf
 from .parity import check_close
+from .peft.names import check_peft_family
+from .peft.write import EXPORTERS as PEFT
 from .pruned_run import probe_logits, with_filled_heads, write_copy
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft"
 
 def exporters(to: str) -> Mapping[str, Sequence[Exporter]]:
     """By family: the exporters of a format."""
-    others = {"ctranslate2": ctranslate2.EXPORTERS, "peft": peft.EXPORTERS}
+    others = {"ctranslate2": ctranslate2.EXPORTERS, "peft": PEFT}
     formats = {} if to in others else written_formats()
     return others.get(to) or {name: [each.exporter for each in found] for name, found in formats.items()}
 
@@ -135,7 +137,7 @@ def check_tuning(path: Path, run: Run, to: str | None, merge: bool) -> None:
     if to == "peft" and run.pruned_heads:
         raise UserError(f"{path} is tuned over a pruned model, which PEFT cannot load; merge it (--merge)")
     if to == "peft":
-        peft.check_peft_family(str(path), kind, run.model.family)
+        check_peft_family(str(path), kind, run.model.family)
         return
     if merge and kind != "lora":
         tuning = "is not tuned" if kind == "none" else f"is tuned by {kind}, which cannot be merged into the base"

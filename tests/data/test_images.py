@@ -101,6 +101,23 @@ def test_other_files_are_reported(tmp_path: Path) -> None:
     assert examples.report() == ["1 files are no images and were left out, such as notes.txt"]
 
 
+def test_images_of_one_color_are_reported(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (20, 20, 3), np.uint8)
+    clear = np.zeros((20, 20, 1), np.uint8)
+    icon = np.dstack([np.full((20, 20, 3), 255, np.uint8), noise[..., :1]])  # white on transparent
+    images = {"noise": noise, "black": 0 * noise, "icon": icon, "clear": np.dstack([noise, clear])}
+    for number, (name, pixels) in enumerate(images.items()):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "ab"[number % 2] / f"{name}.png")
+    for background, expected in (("white", {"black", "icon", "clear"}), ("black", {"black", "clear"})):
+        data = ImageData(background=background)
+        examples = LABELED_IMAGES.open([[str(tmp_path)]], data)
+        (note,) = examples.notes(range(len(examples)))
+        assert note.startswith(f"{len(expected)} images have one color throughout; the first: {tmp_path}")
+        alone = [Path(examples.location(index)).stem for index in range(4) if examples.notes([index])]
+        assert {*alone} == expected
+
+
 def test_idx_files(tmp_path: Path) -> None:
     images, labels = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5), np.array([7, 0, 7], np.uint8)
     (tmp_path / "x.gz").write_bytes(gzip.compress(idx(images)))

@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard.config.data.texts import TokenizerConfig
 from regard.errors import UserError
-from regard.formats import model_card, peft
+from regard.formats import model_card
 from regard.formats.huggingface import marian
 from regard.formats.huggingface.format import Folder
 from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.formats.parity import MatchCount
+from regard.formats.peft.read import load_adapter
 from regard.processors.text.external import sentencepiece_processor
 from regard.processors.text.tokenizers import train_tokenizer
 
@@ -88,7 +89,7 @@ def test_texts_that_differ() -> None:
 def test_adapters_that_do_not_fit_their_base(tmp_path: Path) -> None:
     tuned: Any = SimpleNamespace(run=SimpleNamespace(tune=SimpleNamespace(kind="lora")))
     with pytest.raises(UserError, match="runs/x is tuned itself, so .* cannot be attached to it; merge it first"):
-        peft.load_adapter(tuned, tmp_path, "runs/x")
+        load_adapter(tuned, tmp_path, "runs/x")
     path, _ = causal.gpt2(tmp_path / "x")
     config = {"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM", "num_virtual_tokens": 64}
     adapter = tmp_path / "adapter"

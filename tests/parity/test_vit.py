@@ -1,6 +1,7 @@
 """ViT folders of transformers, both ways: states, logits, sizes, images."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def test_processors_go_both_ways() -> None:
         {"size": 32, "image_processor_type": kind} for kind in ("ViTImageProcessor", "CLIPImageProcessor")
     )
     assert (read_image_settings(square, DEFAULT).resize, read_image_settings(shorter, DEFAULT).resize) == ((32, 32), 32)
-    for image in (ImageProcessor(resize=36, crop=32, patch=8), ImageProcessor(resize=(32, 40), crop=0, patch=8)):
-        again = read_image_settings(write_image_settings(image), DEFAULT)
-        assert (again.resize, again.crop, again.mean, again.std) == (image.resize, image.crop, image.mean, image.std)
+    gray, own_size = {"mean": (0.1,), "std": (0.7,)}, {"resize": 0, "crop": 0}
+    for settings in ({"resize": 36, "crop": 32}, {"resize": (32, 40), "crop": 0}, gray, own_size, {"pad": (40, 50)}):
+        image = ImageProcessor(patch=8, **settings)
+        again = read_image_settings(write_image_settings(image, detector="pad" in settings), replace(image, pad=(0, 0)))
+        assert again == replace(image, max_size=again.max_size, crop=again.crop if "pad" in settings else image.crop)

@@ -12,6 +12,7 @@ import transformers as hf
 from helpers.inputs import inputs
 from helpers.whisper import VOCAB, write_folder
 from prototypes.checks import close
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.decode import Beam, Generator, Greedy
@@ -53,7 +54,7 @@ def test_published_shapes_have_the_names_and_shapes_of_transformers(size: str) -
         theirs = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**whisper.CONFIG.write(c))).state_dict()
         ours = export_weights(family.Model(c), whisper.names(c))
     shapes = {name: tensor.shape for name, tensor in ours.items()}
-    computed = {whisper.SINUSOID, "proj_out.weight"}
+    computed = {whisper.POSITIONS, "proj_out.weight"}
     assert shapes == {name: tensor.shape for name, tensor in theirs.items() if name not in computed}
 
 
@@ -225,12 +226,24 @@ def test_alignment_heads_of_another_model_are_left_out(tmp_path: Path) -> None:
             assert read(tmp_path).config.alignment_heads == ()
 
 
-def test_other_encoder_positions_are_refused(tmp_path: Path) -> None:
-    model = write_folder(tmp_path)
-    model.model.encoder.embed_positions.weight.data.normal_()
-    model.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="is not Whisper's sinusoid, which regard computes"):
-        read(tmp_path)
+@pytest.mark.parametrize(("change", "table"), [("half", True), ("shift", True), ("none", False), ("absent", False)])
+@torch.no_grad()
+def test_encoder_positions_are_loaded_as_stored(change: str, table: bool, tmp_path: Path) -> None:
+    """Rounded to half precision, fine-tuned, or the sinusoid, which needs no table; written again as they are."""
+    write_folder(tmp_path / "a")
+    weights = load_file(file := tmp_path / "a" / "model.safetensors")
+    stored = weights.pop(whisper.POSITIONS)
+    changed = {"half": stored.half().float(), "shift": stored + torch.randn(32), "none": stored}
+    save_file(weights | ({} if change == "absent" else {whisper.POSITIONS: changed[change]}), file, {"format": "pt"})
+    folder = read(tmp_path / "a")
+    assert folder.config.stored_positions == table
+    mels, target = torch.randn(2, 80, 100), torch.randint(VOCAB, (2, 7))
+    theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "a").eval()
+    expected = theirs(input_features=mels, decoder_input_ids=target).logits
+    close(folder.model(Inputs("frames", mels.transpose(1, 2)), inputs(target)), expected)
+    whisper.FORMAT.write(folder, tmp_path / "b")
+    again = load_file(tmp_path / "b" / "model.safetensors")[whisper.POSITIONS]
+    assert again.equal(changed.get(change, stored))
 
 
 def test_what_cannot_be_written_is_refused(pair: tuple[Path, Any], tmp_path: Path) -> None:

@@ -111,11 +111,17 @@ def strategy_from_generation(generation: JsonMapping) -> JsonObject:
         strategy = {"kind": "sample", "top_k": 50}  # transformers' default
         strategy |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
     elif beams > 1:
-        penalty = generation.get("length_penalty")
-        strategy = {"kind": "beam", "size": beams, "length_penalty": 1.0 if penalty is None else penalty}
-        strategy["early_stopping"] = early_stopping(generation.get("early_stopping", False))
+        strategy = {"kind": "beam", "size": beams, "length_penalty": 1.0, "early_stopping": "heuristic"}
+        strategy |= beams_from_generation(generation)
     several = generation.get("num_return_sequences") or 1
     return strategy | ({"n": several} if several > 1 else {})
+
+
+def beams_from_generation(generation: JsonMapping) -> JsonObject:
+    """The settings of a beam search that a folder has, whether it searches with beams or not."""
+    penalty, early = generation.get("length_penalty"), generation.get("early_stopping")
+    settings: JsonObject = {} if penalty is None else {"length_penalty": penalty}
+    return settings if early is None else {**settings, "early_stopping": early_stopping(early)}
 
 
 def rules_from_generation(generation: JsonMapping) -> JsonObject:

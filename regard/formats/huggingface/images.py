@@ -78,6 +78,7 @@ def read_image_settings(theirs: JsonMapping, default: ImageProcessor, class_name
         mean=mean,
         std=std,
         pad=_read_pad(theirs),
+        background="transparent" if len(mean) == 4 else default.background,
     )
 
 

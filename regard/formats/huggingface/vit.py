@@ -24,7 +24,7 @@ from .config_table import (
     require_class,
 )
 from .format import Export, HuggingFaceFormat, TensorSample, WeightTable
-from .images import ImageFolder, ImageProcessors
+from .images import VIT, ImageFolder, ImageProcessors, class_default
 from .labels import label_names
 from .weight_names import WeightRule, add_prefixes
 
@@ -145,8 +145,7 @@ def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str
 
 def default_image(c: vit.Config) -> ImageProcessor:
     """The processor of a folder that has none: the image is resized to the model's square."""
-    half = (0.5,) * c.channels
-    return ImageProcessor((c.image, c.image), 0, "bilinear", half, half, c.patch)
+    return class_default(VIT, ImageProcessor(patch=c.patch), c.channels, size=c.image)
 
 
 def sample(predictor: "ClassifyImagePredictor") -> TensorSample:

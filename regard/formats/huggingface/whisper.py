@@ -6,6 +6,7 @@ The tokenizer files and generation_config.json are kept as they are, so that a f
 import json
 import re
 import warnings
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 
 from ...config.decode_sound import WhisperDecode
 from ...config.run import AnyRun, Run, change_settings
+from ...config.strategies import Beam
 from ...errors import UserError
 from ...families import whisper
-from ...files import JsonMapping, JsonObject, write_json
+from ...files import Json, JsonMapping, JsonObject, write_json
 from ...parts import Inputs
 from ...parts.positions import SinusoidPositions
 from ...processors.sound.log_mel import AudioProcessor
@@ -43,6 +45,7 @@ from .files import PROCESSOR, parse_config, read_processor
 from .format import Export, Folder, HuggingFaceFormat, Tensors, TensorSample, WeightTable
 from .generation import (
     GENERATION_FILE,
+    beams_from_generation,
     generated_rules,
     generated_strategy,
     penalty_from_generation,
@@ -68,6 +71,7 @@ DECODE_RULES = {
 }
 THRESHOLDS = "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"
 PROBE = 2, 11  # rows and tokens that are compared
+NO_TIMESTAMPS = "regard_no_timestamps"  # in config.json of an export: without them also where a recording is long
 KEPT_FILES = (
     GENERATION_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "normalizer.json",
@@ -104,8 +108,8 @@ CONFIG = ConfigTable(
 
 # --- weights ---------------------------------------------------------------------------------------------------------
 
-SINUSOID = "model.encoder.embed_positions.weight"  # computed here, stored there
-TOLERANCE = 0.01  # of its values: half precision rounds by 0.004
+POSITIONS = "model.encoder.embed_positions.weight"
+ROUNDING = 1e-6  # by which the sinusoid of another machine may differ
 
 
 def names(c: whisper.Config) -> dict[str, str | WeightRule]:
@@ -122,6 +126,7 @@ def names(c: whisper.Config) -> dict[str, str | WeightRule]:
         | {
             "front.first": "model.encoder.conv1",
             "front.second": "model.encoder.conv2",
+            "encoder.positions.table": POSITIONS,
             "encoder.norm": "model.encoder.layer_norm",
             "decoder.positions.table": "model.decoder.embed_positions",
             "decoder.norm": "model.decoder.layer_norm",
@@ -131,22 +136,28 @@ def names(c: whisper.Config) -> dict[str, str | WeightRule]:
     )
 
 
-def refuse_other_positions(tensors: Tensors, theirs: JsonMapping) -> Tensors:
-    """The tensors, among which the encoder's positions must be the sinusoid that regard computes."""
-    stored = tensors.get(SINUSOID)
-    if stored is not None and (stored - sinusoid(*stored.shape)).abs().max() > TOLERANCE:
-        raise UserError(f"{SINUSOID!r} is not Whisper's sinusoid, which regard computes; use a folder that has it")
-    return tensors
+def without_sinusoid(tensors: Tensors, theirs: JsonMapping) -> Tensors:
+    """The tensors without positions of the encoder that are the sinusoid: these are computed, others loaded."""
+    positions, stored = present(theirs, "max_source_positions", 1500), tensors.get(POSITIONS)
+    expected = sinusoid(positions, theirs["d_model"])
+    if stored is None or stored.shape != expected.shape or not stored.allclose(expected, rtol=0, atol=ROUNDING):
+        return tensors
+    return {name: tensor for name, tensor in tensors.items() if name != POSITIONS}
 
 
-def with_positions(tensors: Tensors, predictor: "WhisperPredictor | WhisperFolder") -> Tensors:
+def stored_positions(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str]) -> JsonObject:
+    """Whether the encoder has a table of positions."""
+    return {"stored_positions": POSITIONS in tensors}
+
+
+def with_sinusoid(tensors: Tensors, predictor: "WhisperPredictor | WhisperFolder") -> Tensors:
     """The tensors with the positions of the encoder."""
     c: whisper.Config = predictor.run.model
-    return tensors | {SINUSOID: sinusoid(c.source_positions, c.width)}
+    return {POSITIONS: sinusoid(c.source_positions, c.width)} | tensors
 
 
 def sinusoid(positions: int, width: int) -> Tensor:
-    """The position table of the encoder (positions, width)."""
+    """The computed positions of the encoder (positions, width)."""
     return SinusoidPositions(width, "whisper").vectors(torch.arange(positions))
 
 
@@ -236,8 +247,11 @@ class WhisperProcessors:
 
         warn_of_unused(folder.path, folder.generation, ("stop_strings", "forced_eos_token_id"))
         run = parse_config(folder.path, folder.generation, partial(whisper_run, folder), GENERATION_FILE)
-        run = change_settings(run, overrides)
-        return WhisperPredictor(run, folder.model, folder.sound, folder.tokenizer, resolve_device(run.device))
+        changed = change_settings(run, overrides)
+        if isinstance(changed.decode.strategy, Beam) and not isinstance(run.decode.strategy, Beam):
+            beams = {"kind": "beam", **beams_from_generation(folder.generation)}  # for a search that the user chose
+            changed = change_settings(change_settings(run, {"decode.strategy": beams}), overrides)
+        return WhisperPredictor(changed, folder.model, folder.sound, folder.tokenizer, resolve_device(changed.device))
 
     def write(self, predictor: "WhisperPredictor | WhisperFolder", draft: Path) -> JsonObject:
         """Write the processors and generation_config.json; return the keys of config.json that they share."""
@@ -248,6 +262,8 @@ class WhisperProcessors:
             files = written_files(predictor, draft)
             ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
             keys = {key: json.loads(files[GENERATION_FILE])[key] for key in ids}
+            if predictor.run.decode.windows.timestamps is False:
+                keys[NO_TIMESTAMPS] = True
         parse_config(draft, {}, lambda _: check_features(sound, c), PROCESSOR)
         write_json(draft / PROCESSOR, write_sound_settings(sound))
         for name, content in files.items():
@@ -271,13 +287,62 @@ def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.
 def whisper_run(folder: WhisperFolder, generation: JsonMapping) -> AnyRun:
     """The run that a folder describes."""
     rules = {name: value for name, value in rules_from_generation(generation).items() if name in DECODE_RULES}
-    windows = {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
+    prompt, timestamps = prompt_settings(folder, generation)
+    windows = {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None} | timestamps
     if folder.tokenizer.first_timestamp >= folder.config.vocab:
         windows["timestamps"] = False
     strategy = strategy_from_generation(generation)
     strategy = {"kind": "greedy"} if strategy["kind"] == "sample" else strategy  # samples follow if it fails
     decode = {"strategy": strategy, **penalty_from_generation(generation), "rules": rules, "windows": windows}
-    return Run(task="transcribe", model=folder.config, decode=decode)
+    return Run(task="transcribe", model=folder.config, decode=decode | prompt)
+
+
+def prompt_settings(folder: WhisperFolder, generation: JsonMapping) -> tuple[JsonObject, JsonObject]:
+    """decode.* and decode.windows.* that generation_config.json fixes: language and task; timestamps.
+
+    As in transformers, forced_decoder_ids count without language and task, and those of config.json without any other.
+    Published folders have no timestamps, but transformers requires them for recordings longer than a window.
+    """
+    language, task = generation.get("language"), generation.get("task")
+    forced = generation.get("forced_decoder_ids") or folder.theirs.get("forced_decoder_ids")
+    prompt: JsonObject = {}
+    if language is None and task is None and forced:
+        prompt = forced_settings(forced, folder.tokenizer.control)
+    if language is not None:
+        if not isinstance(language, str):
+            raise ValueError(f"language is {language!r}; expected one code or English name, correct the file")
+        code = language.strip("<|>")
+        if folder.tokenizer.multilingual or code.lower() not in ("en", "english"):
+            prompt["language"] = folder.tokenizer.language(code, f"language of {GENERATION_FILE}")
+    if task is not None:
+        prompt["task"] = task
+    windows = {"timestamps": prompt.pop("timestamps")} if "timestamps" in prompt else {}
+    if (timestamps := generation.get("return_timestamps")) is not None:
+        windows["timestamps"] = timestamps
+    if windows.get("timestamps") is False and NO_TIMESTAMPS not in folder.theirs:
+        windows["timestamps"] = "long"
+    return prompt, windows
+
+
+def forced_settings(forced: Sequence[Sequence[int | None]], control: ControlTokens) -> JsonObject:
+    """Language, task and timestamps by the tokens that follow START; no token: the language is detected."""
+    kinds: list[dict[int | None, tuple[str, Json]]] = [
+        {None: ("language", "")} | {number: ("language", code) for code, number in control.languages.items()},
+        {number: ("task", task) for task, number in control.tasks.items()},
+        {control.no_timestamps: ("timestamps", False)},
+    ]
+    settings: JsonObject = {}
+    for position, (index, token) in enumerate(forced, 1):
+        while kinds and token not in kinds[0]:
+            kinds.pop(0)
+        if index != position or not kinds:
+            raise ValueError(
+                f"forced_decoder_ids has the token {token} at position {index}; expected a language, a task and no "
+                "timestamps, in this order from position 1 on; correct or remove the key"
+            )
+        name, value = kinds.pop(0)[token]
+        settings[name] = value
+    return settings
 
 
 def read_tokenizer(path: Path, generation: JsonMapping, c: whisper.Config) -> WhisperTokenizer:
@@ -343,7 +408,7 @@ def written_generation(predictor: "WhisperPredictor") -> JsonObject:
     settings: JsonObject = {
         "decoder_start_token_id": target.start, "eos_token_id": target.end, "pad_token_id": target.pad,
         "bos_token_id": target.end, "max_length": predictor.context, "no_timestamps_token_id": control.no_timestamps,
-        "return_timestamps": decode.windows.timestamps, "is_multilingual": target.multilingual,
+        "return_timestamps": decode.windows.timestamps is True, "is_multilingual": target.multilingual,
         "prev_sot_token_id": control.previous, "max_initial_timestamp_index": control.latest_start,
         "alignment_heads": [list(head) for head in predictor.run.model.alignment_heads] or None,
     }  # fmt: skip
@@ -352,7 +417,7 @@ def written_generation(predictor: "WhisperPredictor") -> JsonObject:
             "lang_to_id": {f"<|{code}|>": number for code, number in control.languages.items()},
             "task_to_id": control.tasks,
             "task": decode.task,
-            "language": target.language(decode.language) if decode.language else None,
+            "language": f"<|{target.language(decode.language)}|>" if decode.language else None,
         }
     settings |= generated_strategy(decode) | generated_rules(decode, ())
     return {key: value for key, value in settings.items() if value is not None}
@@ -408,8 +473,9 @@ FORMAT: "HuggingFaceFormat[WhisperPredictor, WhisperFolder]" = HuggingFaceFormat
     "a Whisper folder",
     "whisper",
     {"whisper": CONFIG},
-    WeightTable(names, lambda c: (SINUSOID.replace(".", r"\."),), refuse_other_positions, with_positions),
+    WeightTable(names, read=without_sinusoid, write=with_sinusoid),
     WhisperProcessors(),
     Export(lambda c: "whisper", sample, lambda predictor: USAGE, lambda c: "automatic-speech-recognition"),
+    stored_positions,
     size="whisper",
 )

@@ -51,6 +51,7 @@ class ImageProcessor(SavedSettings):
     erase: float = 0.0  # how often a random rectangle is erased
     max_size: int = 0  # limit of the longer side if the shorter one is resized; 0: none
     pad: tuple[int, int] = (0, 0)  # height and width that a batch has at least
+    background: str = "none"  # the color of transparent parts, as in `open_image`
     kind: ClassVar[str] = "image"
     file: ClassVar[str] = "image.json"
 
@@ -81,7 +82,8 @@ class ImageProcessor(SavedSettings):
 
     def encode_bytes(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """The pixels as bytes, without normalization and erasing. The device normalizes their batches."""
-        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough, self.mode), raw)
+        opened = open_image(raw, 0 if rng is None else self._enough, self.background)
+        whole = self._limit_aspect(opened if opened.mode == self.mode else opened.convert(self.mode), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         pixels = np.asarray(image)
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -98,6 +100,11 @@ class ImageProcessor(SavedSettings):
     def augments(self) -> bool:
         """True if training changes images, so that they must be encoded again."""
         return self.scale != (1, 1) or bool(self.flip or self.color or self.randaugment or self.erase)
+
+    @staticmethod
+    def is_uniform(encoded: Array) -> bool:
+        """True for pixels of one color."""
+        return bool((encoded == encoded[:, :1, :1]).all())
 
     def cost(self, encoded: Array) -> int:
         return self._patches(encoded.shape[1:])
