@@ -356,6 +356,16 @@ def test_the_share_is_that_of_the_pixels() -> None:
             assert float(found.mean()) == pytest.approx(share, abs=1e-6)
 
 
+def test_dropped_partial_patches_are_dropped_in_a_padded_batch_too() -> None:
+    patches = PatchEmbedding(3, 12, 8, partial="drop")
+    image, batch, valid = torch.randn(1, 3, 30, 26), torch.randn(1, 3, 48, 40), torch.zeros(1, 48, 40, dtype=torch.bool)
+    batch[:, :, :30, :26], valid[:, :30, :26] = image, True
+    alone, places = patches(image), patches.valid(valid)
+    assert alone.shape[2:] == patches.patch_grid(30, 26) == (3, 3) and places is not None
+    assert places.nonzero().tolist() == [[0, row, column] for row in range(3) for column in range(3)]
+    torch.testing.assert_close(patches(batch, valid)[:, :, :3, :3], alone)
+
+
 @pytest.mark.parametrize("size", [(30, 26), (32, 24)], ids=["padded", "whole patches"])
 def test_a_stem_reads_an_image_alone_and_in_a_padded_batch_alike(size: tuple[int, int]) -> None:
     torch.manual_seed(1)

@@ -173,7 +173,7 @@ def sample(predictor: "DetectPredictor") -> TensorSample:
 
 def usage(predictor: "DetectPredictor") -> str:
     """The usage example of the model card."""
-    return image_usage(ARCHITECTURE, USAGE)
+    return image_usage(ARCHITECTURE, USAGE, predictor.image.mode)
 
 
 FORMAT: "HuggingFaceFormat[DetectPredictor, ImageFolder]" = HuggingFaceFormat(

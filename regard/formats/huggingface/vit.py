@@ -169,7 +169,8 @@ def usage(predictor: "ClassifyImagePredictor") -> str:
     """The usage example of the model card."""
     c: vit.Config = predictor.run.model
     label = "print(model.config.id2label[int(outputs.logits.argmax())])"
-    return image_usage(CLASSES[c.head], label if c.head == "class" else "print(outputs.last_hidden_state)")
+    last = label if c.head == "class" else "print(outputs.last_hidden_state)"
+    return image_usage(CLASSES[c.head], last, predictor.image.mode)
 
 
 FORMAT: "HuggingFaceFormat[ClassifyImagePredictor, ImageFolder]" = HuggingFaceFormat(
