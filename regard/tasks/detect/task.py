@@ -247,10 +247,9 @@ class DetectJob(TrainingJob):
         image, data = self.predictor.image, self.run.data
         if (image.resize, image.max_size) == (data.size, data.max_size):
             return []
-        return [
-            f"images: read as by the start, the shorter side with {image.resize} pixels and the longer with at most "
-            f"{image.max_size}; data.size, data.max_size, data.mean and data.std are not used"
-        ]
+        limits = f"the shorter side with {image.resize} pixels and the longer with at most {image.max_size}"
+        size = limits if image.resize else "in their own size"
+        return [f"images: read as by the start, {size}; data.size, data.max_size, data.mean and data.std are not used"]
 
 
 # --- construction --------------------------------------------------------------------------------------------------
