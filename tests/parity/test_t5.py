@@ -142,7 +142,7 @@ def test_scaled_states_without_a_tied_head_and_vice_versa(folders: dict[str, Pat
         ({"num_decoder_layers": 1}, "have no place in the model"),
         ({"vocab_size": 5}, "has shape"),
         ({"eos_token_id": 5}, "eos_token_id is 5 and its tokenizer has 1; they must agree"),
-        ({"relative_attention_num_buckets": 3}, "model.positions.buckets is 3; expected at least 4"),
+        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets is 3; expected at least 4"),
         ({"num_beams": "x"}, "num_beams is 'x'; expected a whole number"),
         ({"max_length": True}, "max_length is True; expected a whole number"),
         ({"length_penalty": []}, r"length_penalty is \[\]; expected a number"),
