@@ -163,8 +163,8 @@ batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=
 """
 
 
-def image_usage(name: str, last: str) -> str:
-    """The example for a transformers class that reads an image; `last` prints its `outputs`."""
+def image_usage(name: str, last: str, mode: str) -> str:
+    """The example for a transformers class that reads an image in this mode; `last` prints its `outputs`."""
     return f"""
 ```python
 from PIL import Image
@@ -173,7 +173,7 @@ from transformers import AutoImageProcessor, {name}
 folder = "."
 processor = AutoImageProcessor.from_pretrained(folder)
 model = {name}.from_pretrained(folder).eval()
-image = Image.open("image.png").convert("RGB")
+image = Image.open("image.png").convert("{mode}")
 outputs = model(**processor(image, return_tensors="pt"))
 {last}
 ```

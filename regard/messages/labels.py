@@ -136,7 +136,7 @@ class DetectRequest(Request):
 
     image: Image
     threshold: float | None = None  # of the scores
-    top: int | None = None  # number of objects in the result, at most
+    top: int | None = None  # number of objects in the result, at most; 0: all
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import transformers as hf
 from helpers import marian, small
 from helpers.inputs import inputs
 from helpers.runs import tiny_folder
+from helpers.t5 import EXTRA, make_folder
 from prototypes.checks import close, ragged
 
 import regard
@@ -23,7 +24,6 @@ from regard.formats.parity import best_hypotheses
 from regard.parts import slots
 from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
 
-EXTRA = 7
 FIRST = {"feed_forward_proj": "relu", "tie_word_embeddings": True}
 LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
@@ -31,29 +31,6 @@ LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 def folder(path: Path, **config: Any) -> Path:
     """A small T5 of the store: a sentencepiece model of a few sentences, weights that learned to copy a little."""
     return tiny_folder(make_folder, path, **config)
-
-
-def make_folder(path: Path, **config: Any) -> None:
-    path.mkdir(parents=True)
-    texts = marian.sentences(300) + [text.upper() for text in marian.sentences(300, 1)] + ["Über naïve ﬁne ①!"] * 3
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(path / "spiece"), vocab_size=120, minloglevel=2,
-        hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-    )  # fmt: skip
-    (path / "spiece.vocab").unlink()
-    about = {"tokenizer_class": "T5Tokenizer", "extra_ids": EXTRA}
-    (path / "tokenizer_config.json").write_text(json.dumps(about))
-    tokenizer = hf.AutoTokenizer.from_pretrained(path)
-    torch.manual_seed(0)
-    shape = dict(
-        vocab_size=len(tokenizer) + 3, d_model=36, d_kv=10, d_ff=50, num_layers=3, num_decoder_layers=2, num_heads=3,
-        relative_attention_num_buckets=14, relative_attention_max_distance=19, decoder_start_token_id=0,
-    ) | config  # fmt: skip
-    model = hf.T5ForConditionalGeneration(hf.T5Config(**shape))
-    if not shape["tie_word_embeddings"]:
-        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight) * 0.2)
-    marian.teach(model, tokenizer, 60)
-    model.save_pretrained(path)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +142,7 @@ def test_scaled_states_without_a_tied_head_and_vice_versa(folders: dict[str, Pat
         ({"num_decoder_layers": 1}, "have no place in the model"),
         ({"vocab_size": 5}, "has shape"),
         ({"eos_token_id": 5}, "eos_token_id is 5 and its tokenizer has 1; they must agree"),
-        ({"relative_attention_num_buckets": 3}, "model.positions.buckets is 3; expected at least 4"),
+        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets is 3; expected at least 4"),
         ({"num_beams": "x"}, "num_beams is 'x'; expected a whole number"),
         ({"max_length": True}, "max_length is True; expected a whole number"),
         ({"length_penalty": []}, r"length_penalty is \[\]; expected a number"),

@@ -1,6 +1,7 @@
 """ViT folders of transformers, both ways: states, logits, sizes, images."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rescale_factor": 0.5}, "regard scales pixels by 1/255"),
-        ({"do_resize": False}, "regard resizes every image"),
+        ({"rescale_factor": 0}, "rescale_factor is 0; expected a number above 0"),
+        ({"image_mean": [0.1, 0.2]}, r"image_mean has 2 numbers; expected 3, as many as the model has channels"),
         ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
         ({"resample": 9}, "resample is 9"),
         ({"size": {"max_height": 9, "max_width": 9}}, "expected shortest_edge, or height and width"),
@@ -159,6 +160,8 @@ def test_processors_go_both_ways() -> None:
         {"size": 32, "image_processor_type": kind} for kind in ("ViTImageProcessor", "CLIPImageProcessor")
     )
     assert (read_image_settings(square, DEFAULT).resize, read_image_settings(shorter, DEFAULT).resize) == ((32, 32), 32)
-    for image in (ImageProcessor(resize=36, crop=32, patch=8), ImageProcessor(resize=(32, 40), crop=0, patch=8)):
-        again = read_image_settings(write_image_settings(image), DEFAULT)
-        assert (again.resize, again.crop, again.mean, again.std) == (image.resize, image.crop, image.mean, image.std)
+    gray, own_size = {"mean": (0.1,), "std": (0.7,)}, {"resize": 0, "crop": 0}
+    for settings in ({"resize": 36, "crop": 32}, {"resize": (32, 40), "crop": 0}, gray, own_size, {"pad": (40, 50)}):
+        image = ImageProcessor(patch=8, **settings)
+        again = read_image_settings(write_image_settings(image, detector="pad" in settings), replace(image, pad=(0, 0)))
+        assert again == replace(image, max_size=again.max_size, crop=again.crop if "pad" in settings else image.crop)

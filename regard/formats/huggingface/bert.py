@@ -82,5 +82,5 @@ FORMAT: HuggingFaceFormat[encoders.EncoderSource, encoders.EncoderFolder] = Hugg
     WeightTable(names, unused, modern_names, write_weights),
     encoders.TextProcessors(load_wordpiece, ("input_ids", "token_type_ids", "attention_mask")),
     Export(lambda c: "bert", encoders.EncoderSample, usage, lambda c: encoders.TAGS.get(c.head, "feature-extraction")),
-    encoders.head_settings(),
+    encoders.head_settings(ARCHITECTURES),
 )

@@ -86,5 +86,5 @@ FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
     {"big_bird": CONFIG},
     WeightTable(names, unused, lambda tensors, theirs: {name.removeprefix("bert."): tensors[name] for name in tensors}),
     TextProcessors(load_bigbird_unigram),
-    complete=head_settings("pooler"),
+    complete=head_settings(ARCHITECTURES, "pooler"),
 )

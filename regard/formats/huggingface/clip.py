@@ -21,7 +21,7 @@ from ...processors.text.external import FolderTokenizer
 from ...processors.text.tokenizers import END, SPECIALS, START, Tokenizer, TrainedTokenizer
 from ...tasks.label.texts import TextEncoder
 from ..parity import compare_tokens
-from . import causal, images
+from . import causal, images, vit
 from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Row, choice, one_class
 from .control_ids import check_vocabulary
 from .files import PROCESSOR
@@ -29,6 +29,7 @@ from .format import Export, Folder, HuggingFaceFormat, Tensors, WeightTable
 from .generation import control_ids
 from .images import read_image, write_image_settings
 from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer_json
+from .vit import square
 from .weight_names import WeightRule, add_prefixes
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
     )
 
 
+def read_partial(theirs: JsonMapping) -> JsonObject:
+    """What becomes of images that are not whole patches."""
+    return {"source.partial_patches": vit.read_partial(theirs, patch=32)["partial_patches"]}
+
+
 def only_images(c: clip.Config) -> str | None:
     """Why a model cannot be a Hugging Face CLIP: its source is not images; None if it is."""
     return None if c.source.kind == "image" else f"model.source.kind={c.source.kind} (expected image)"
@@ -89,8 +95,9 @@ VISION = ConfigTable(
     (
         Limit(only_images),
         Fixed("source.kind", "image"),
-        Field("source.image", "image_size", 224),
-        Field("source.patch", "patch_size", 32),
+        Joint(read_partial, lambda c: {}),
+        Field("source.image", "image_size", 224, square("image_size")),
+        Field("source.patch", "patch_size", 32, square("patch_size")),
         Field("source.channels", "num_channels", 3),
         Fixed("source.stem", (), "expected none"),
         *tower("source", 768, 12, 3072),
@@ -101,7 +108,13 @@ VISION = ConfigTable(
 
 def read_towers(theirs: JsonMapping) -> JsonObject:
     """The settings of both towers; an absent tower has the default of every key."""
-    return TEXT.read(theirs.get("text_config") or {}) | VISION.read(theirs.get("vision_config") or {})
+    return TEXT.read(tower_config(theirs, "text")) | VISION.read(tower_config(theirs, "vision"))
+
+
+def tower_config(theirs: JsonMapping, name: str) -> JsonMapping:
+    """The keys of a tower. Those of older folders win, as in transformers, and their absent keys mean defaults."""
+    older, newer = theirs.get(f"{name}_config_dict"), theirs.get(f"{name}_config")
+    return (newer or {}) if older is None else older
 
 
 def write_towers(c: clip.Config) -> JsonObject:
@@ -251,9 +264,11 @@ class ClipProcessors:
     def read(self, folder: Folder) -> ClipFolder:
         """The folder with its processors; without an image processor, as CLIP is published."""
         c = folder.config
-        crop = {"size": {"shortest_edge": c.source.image}, "crop_size": c.source.image}
-        published = images.read_image_settings(crop, ImageProcessor(patch=c.source.patch), images.CLIP)
-        text = read_tokenizer(folder.path, folder.theirs.get("text_config") or {}, c)
+        published = images.class_default(
+            images.CLIP, ImageProcessor(patch=c.source.patch), c.source.channels,
+            size={"shortest_edge": c.source.image}, crop_size=c.source.image,
+        )  # fmt: skip
+        text = read_tokenizer(folder.path, tower_config(folder.theirs, "text"), c)
         return ClipFolder(**vars(folder), source=read_image(folder.path, published, images.CLIP), tokenizer=text)
 
     def load(self, folder: ClipFolder, overrides: JsonMapping) -> "ContrastivePredictor":

@@ -4,7 +4,8 @@ The same rows import a folder (`read`), export a run (`write`) and refuse what t
 field of ours is named by its dotted path below `model`, such as `attention.dropout`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ REQUIRED: Any = object()  # the default of a key that every config.json of this 
 _ABSENT: Any = object()
 ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu",
-    "swish": "silu", "quick_gelu": "quick_gelu",
+    "swish": "silu", "quick_gelu": "quick_gelu", "gelu_python": "gelu", "gelu_fast": "gelu_tanh",
 }  # fmt: skip  # of several names the first is written
 
 
@@ -113,6 +114,12 @@ class ConfigTable:
                 theirs[row.theirs] = row.value
         return theirs
 
+    def their_names(self, text: str) -> str:
+        """A message about settings of ours, with the keys of config.json in their place."""
+        fields = [row for row in self.rows if isinstance(row, Field)]
+        names = {f"model.{row.ours}": row.theirs for row in fields} | {row.ours: row.theirs for row in fields}
+        return re.sub(r"(?<![\w.])[a-z_]+(\.[a-z_]+)*(?= is |\))", lambda match: names.get(match[0], match[0]), text)
+
     def unsupported(self, c: Base) -> list[str]:
         """Settings of ours that their model cannot have, each as `model.key=value (expected …)`."""
         refusals = []
@@ -142,6 +149,17 @@ def read_class(theirs: JsonMapping, architectures: Mapping[str, Value]) -> Value
         several = "one of " if len(architectures) > 1 else ""
         raise ValueError(f"architectures has {name!r}; expected {several}{', '.join(architectures)}")
     return architectures[name]
+
+
+def require_class(
+    theirs: JsonMapping, tensors: Collection[str], architectures: Collection[str], heads: tuple[str, ...]
+) -> None:
+    """ValueError if config.json does not name the class of a model whose tensors have one of these heads."""
+    if not theirs.get("architectures") and (head := next((name for name in tensors if name.startswith(heads)), None)):
+        raise ValueError(
+            f"architectures is missing, and {head!r} belongs to a head; set architectures to [NAME], one of "
+            f"{', '.join(architectures)}"
+        )
 
 
 def one_class(name: str, required: bool = True) -> Joint:

@@ -41,10 +41,6 @@ USAGE = """(found,) = processor.post_process_object_detection(outputs, 0.5, [ima
 for label, score, box in zip(found["labels"], found["scores"], found["boxes"]):
     print(model.config.id2label[int(label)], float(score), box.tolist())"""
 BACKBONE = "model.backbone.conv_encoder.model."
-IMAGES = images.read_image_settings(
-    {"image_processor_type": images.DETR},
-    ImageProcessor(patch=1, scale=(1.0, 1.0), flip=False),
-)
 LAYER: dict[str, str | WeightRule] = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
@@ -111,6 +107,7 @@ CONFIG = ConfigTable(
         Fixed("denoising", 0, "expected 0: it belongs to anchors"),
         Only("position_embedding_type", "sine", "regard's DETR has sinusoids"),
         Only("dilation", False, "regard's ResNet has strides only"),
+        Only("auxiliary_loss", False, "there each layer of such a decoder reads normalized states", written=False),
         Only("scale_embedding", False, "regard does not scale the features", written=False),
     )
 )
@@ -150,6 +147,11 @@ def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str
     return {"labels": len(label_names(theirs))}
 
 
+def default_image(c: detr.Config) -> ImageProcessor:
+    """The processor of a folder that has none."""
+    return images.class_default(images.DETR, ImageProcessor(patch=1, scale=(1.0, 1.0), flip=False), c.channels)
+
+
 def sample(predictor: "DetectPredictor") -> TensorSample:
     """Random images, one of them padded, and the boxes with their logits."""
     c: detr.Config = predictor.run.model
@@ -171,7 +173,7 @@ def sample(predictor: "DetectPredictor") -> TensorSample:
 
 def usage(predictor: "DetectPredictor") -> str:
     """The usage example of the model card."""
-    return image_usage(ARCHITECTURE, USAGE)
+    return image_usage(ARCHITECTURE, USAGE, predictor.image.mode)
 
 
 FORMAT: "HuggingFaceFormat[DetectPredictor, ImageFolder]" = HuggingFaceFormat(
@@ -179,7 +181,7 @@ FORMAT: "HuggingFaceFormat[DetectPredictor, ImageFolder]" = HuggingFaceFormat(
     "detr",
     {"detr": CONFIG},
     WeightTable(names, lambda c: resnet.UNUSED, their_backbone),
-    ImageProcessors("detect", lambda c: IMAGES, label_names, images.DETR),
+    ImageProcessors("detect", default_image, label_names, images.DETR),
     Export(lambda c: "detr", sample, usage, lambda c: "object-detection"),
     complete,
 )

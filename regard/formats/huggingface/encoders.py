@@ -23,7 +23,18 @@ from ...parts import Inputs, slots
 from ...parts.pooling import Pooling
 from ...processors.text.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
 from ..parity import SAMPLE_COUNT, compare_tokens, export_error
-from .config_table import ACTIVATIONS, Field, Fixed, Joint, Limit, Row, choice, present, read_class
+from .config_table import (
+    ACTIVATIONS,
+    Field,
+    Fixed,
+    Joint,
+    Limit,
+    Row,
+    choice,
+    present,
+    read_class,
+    require_class,
+)
 from .control_ids import check_control_ids, check_vocabulary
 from .format import Folder, Tensors
 from .labels import PROBLEM_TYPE, label_names, problem_type
@@ -74,10 +85,13 @@ def encoder_rows(
     )  # fmt: skip
 
 
-def head_settings(pooler: str = "pooler.dense") -> Callable[[JsonMapping, JsonMapping, Collection[str]], JsonObject]:
+def head_settings(
+    architectures: Collection[str], pooler: str = "pooler.dense"
+) -> Callable[[JsonMapping, JsonMapping, Collection[str]], JsonObject]:
     """The settings that config.json lacks: the number of labels, and the heads among the tensors."""
 
     def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str]) -> JsonObject:
+        require_class(theirs, tensors, architectures, HEADS)
         head = settings["head"]
         return {
             "labels": len(label_names(theirs)) if head in LABELED else 0,

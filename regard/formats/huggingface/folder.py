@@ -95,6 +95,8 @@ def _open_folder(path: Path) -> tuple[Path, JsonObject, AnyFormat]:
     home = path if (path / "config.json").is_file() else first_module(path)
     config = read_optional_json(home / "config.json")
     model_type = config.get("model_type")
+    if model_type is None:
+        raise UserError(f"{home / 'config.json'} has no model_type; set it to one of {', '.join(FORMATS)}")
     if not isinstance(model_type, str) or model_type not in FORMATS:
         raise UserError(f"{path} holds a model of type {model_type!r}; regard reads {', '.join(FORMATS)}")
     return home, config, format_of_type(model_type)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ from ..exporter import Exporter
 from ..model_files import WEIGHTS, first_module
 from ..parity import check_close, quiet
 from .config_table import ConfigTable
-from .files import parse_config, read_weights
+from .files import error_text, parse_config, read_weights
 from .generation import GENERATION_FILE
 from .labels import label_maps
 from .weight_names import Names, export_weights, load_weights
@@ -182,10 +183,14 @@ class HuggingFaceFormat(Generic[P, F]):
 
     def from_huggingface(self, theirs: JsonMapping, tensors: Collection[str] = ()) -> Base:
         """Our Config of config.json and the names of the tensors; ValueError names what regard cannot represent."""
-        settings = self.tables[theirs.get("model_type", next(iter(self.tables)))].read(theirs)
+        table = self.tables[theirs.get("model_type", next(iter(self.tables)))]
+        settings = table.read(theirs)
         settings |= self.complete(settings, theirs, tensors)
         size = {"size": self.size} if self.size else {}
-        config: Base = family(self.family).Config.model_validate(size | settings)
+        try:
+            config: Base = family(self.family).Config.model_validate(size | settings)
+        except ValidationError as error:
+            raise ValueError(table.their_names(error_text(error))) from error
         return config
 
     def read_model(self, path: Path, theirs: JsonMapping | None = None) -> Folder:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...config.run import AnyRun
 from ...files import JsonMapping, JsonObject, write_json
-from ...processors.image.processor import MAX_ASPECT, RESAMPLING, ImageProcessor, Triple
+from ...processors.image.processor import MAX_ASPECT, RESAMPLING, Channels, ImageProcessor
 from .files import PROCESSOR, read_processor
 from .format import Folder
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
 
 CORNERS = ("height", "width")
-HALF: Triple = (0.5, 0.5, 0.5)
+HALF: Channels = (0.5, 0.5, 0.5)
+PUBLISHED: dict[str, Channels] = {
+    "mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)
+}  # fmt: skip  # of the images of CLIP
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class ProcessorClass:
 
     size: JsonMapping
     resample: int = RESAMPLING["bilinear"]
-    mean: Triple = HALF
-    std: Triple = HALF
+    mean: Channels = HALF
+    std: Channels = HALF
     crop: int = 0  # the side of the center crop; 0: none
     shorter: bool = False  # a size of one number, as in older folders, is the shorter side and not a square
 
@@ -36,15 +39,16 @@ class ProcessorClass:
 VIT, CLIP, DETR = "ViTImageProcessor", "CLIPImageProcessor", "DetrImageProcessor"
 CLASSES = {
     VIT: ProcessorClass({"height": 224, "width": 224}),
-    CLIP: ProcessorClass(
-        {"shortest_edge": 224}, RESAMPLING["bicubic"], (0.48145466, 0.4578275, 0.40821073),
-        (0.26862954, 0.26130258, 0.27577711), 224, shorter=True,
+    CLIP: ProcessorClass({"shortest_edge": 224}, RESAMPLING["bicubic"], **PUBLISHED, crop=224, shorter=True),
+    "BitImageProcessor": ProcessorClass(
+        {"shortest_edge": 224}, RESAMPLING["bicubic"], **PUBLISHED, crop=224, shorter=True
     ),
     DETR: ProcessorClass(
         {"shortest_edge": 800, "longest_edge": 1333}, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
         shorter=True,
     ),
     "DeiTImageProcessor": ProcessorClass({"height": 256, "width": 256}, RESAMPLING["bicubic"], crop=224),
+    "SiglipImageProcessor": ProcessorClass({"height": 224, "width": 224}, RESAMPLING["bicubic"], shorter=True),
 }  # fmt: skip
 
 
@@ -60,19 +64,11 @@ def read_image_settings(theirs: JsonMapping, default: ImageProcessor, class_name
     if name not in CLASSES:
         raise ValueError(f"image_processor_type is {named!r}; regard reads {', '.join(CLASSES)}")
     absent = CLASSES[name]
-    if abs(theirs.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9 or theirs.get("do_rescale") is False:
-        raise ValueError(f"rescale_factor is {theirs.get('rescale_factor')}; regard scales pixels by 1/255")
-    if theirs.get("do_resize") is False:
-        raise ValueError("do_resize is false; regard resizes every image")
-    resize, max_size = _read_size(theirs, absent)
+    resize, max_size = _read_size(theirs, absent) if theirs.get("do_resize") is not False else (0, 0)
     resample: Any = {number: name for name, number in RESAMPLING.items()}.get(theirs.get("resample", absent.resample))
     if resample is None:
         raise ValueError(f"resample is {theirs.get('resample')}; expected one of {list(RESAMPLING.values())}")
-    normal = theirs.get("do_normalize", True)
-    mean, std = (
-        tuple(theirs.get(f"image_{name}", value)) if normal else (neutral,) * 3
-        for name, value, neutral in (("mean", absent.mean, 0.0), ("std", absent.std, 1.0))
-    )
+    mean, std = _read_scaling(theirs, absent, len(default.mean))
     return replace(
         default,
         resize=resize,
@@ -81,7 +77,40 @@ def read_image_settings(theirs: JsonMapping, default: ImageProcessor, class_name
         resample=resample,
         mean=mean,
         std=std,
+        pad=_read_pad(theirs),
+        background="transparent" if len(mean) == 4 else default.background,
     )
+
+
+def class_default(class_name: str, default: ImageProcessor, channels: int, **keys: object) -> ImageProcessor:
+    """The processor of a folder that has none: that of a class, whose mean and deviation belong to RGB images."""
+    given = {} if channels == 3 else {"image_mean": 0.5, "image_std": 0.5}
+    default = replace(default, mean=(0.5,) * channels, std=(0.5,) * channels)
+    return read_image_settings({"image_processor_type": class_name, **given, **keys}, default)
+
+
+def _read_scaling(theirs: JsonMapping, absent: ProcessorClass, channels: int) -> tuple[Channels, Channels]:
+    """Mean and deviation of each channel. Another scale of the pixels than 1/255 is another mean and deviation."""
+    values = []
+    for name, standard, neutral in (("mean", absent.mean, 0.0), ("std", absent.std, 1.0)):
+        given: Any = theirs.get(f"image_{name}", standard) if theirs.get("do_normalize", True) else neutral
+        given = (given,) * channels if isinstance(given, int | float) else tuple(given)
+        given = given[:1] * channels if len(set(given)) == 1 else given
+        if len(given) != channels:
+            wanted = f"expected {channels}, as many as the model has channels (num_channels)"
+            raise ValueError(f"image_{name} has {len(given)} numbers; {wanted}")
+        values.append(given)
+    scale = 255 * theirs.get("rescale_factor", 1 / 255) if theirs.get("do_rescale", True) else 255
+    if scale <= 0:
+        raise ValueError(f"rescale_factor is {theirs['rescale_factor']}; expected a number above 0")
+    mean, std = (value if abs(scale - 1) < 1e-9 else tuple(number / scale for number in value) for value in values)
+    return mean, std
+
+
+def _read_pad(theirs: JsonMapping) -> tuple[int, int]:
+    """Height and width that every batch has at least."""
+    size: Any = theirs.get("pad_size")
+    return (size["height"], size["width"]) if size and theirs.get("do_pad", True) else (0, 0)
 
 
 def _read_size(theirs: JsonMapping, absent: ProcessorClass) -> tuple[int | tuple[int, int], int]:
@@ -90,6 +119,8 @@ def _read_size(theirs: JsonMapping, absent: ProcessorClass) -> tuple[int | tuple
     if isinstance(size, int):
         longest = theirs.get("max_size", absent.size.get("longest_edge", 0))
         return (size, int(longest)) if absent.shorter else ((size, size), 0)
+    if isinstance(size, list | tuple) and len(size) == 2:
+        return (size[0], size[1]), 0
     if isinstance(size, Mapping) and "shortest_edge" in size:
         return size["shortest_edge"], size.get("longest_edge") or 0
     if isinstance(size, Mapping) and all(key in size for key in CORNERS):
@@ -114,8 +145,8 @@ def write_image_settings(image: ImageProcessor, detector: bool = False) -> JsonO
         longest = {"longest_edge": image.max_size or image.resize * MAX_ASPECT} if detector else {}
         size = {"shortest_edge": image.resize} | longest
     common = {
-        "do_resize": True,
-        "size": size,
+        "do_resize": bool(image.resize),
+        **({"size": size} if image.resize else {}),
         "resample": RESAMPLING[image.resample],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
@@ -124,7 +155,8 @@ def write_image_settings(image: ImageProcessor, detector: bool = False) -> JsonO
         "image_std": list(image.std),
     }
     if detector:
-        return {"image_processor_type": DETR, **common, "do_pad": True, "format": "coco_detection"}
+        pad = {"pad_size": dict(zip(CORNERS, image.pad, strict=True))} if any(image.pad) else {}
+        return {"image_processor_type": DETR, **common, "do_pad": True, **pad, "format": "coco_detection"}
     crop = {"crop_size": dict.fromkeys(CORNERS, image.crop)} if image.crop else {}
     processor_type = CLIP if image.crop else VIT
     return {
@@ -132,7 +164,7 @@ def write_image_settings(image: ImageProcessor, detector: bool = False) -> JsonO
         **common,
         "do_center_crop": bool(image.crop),
         **crop,
-        "do_convert_rgb": True,
+        "do_convert_rgb": len(image.mean) == 3,
     }
 
 

@@ -142,5 +142,5 @@ FORMAT: HuggingFaceFormat[encoders.EncoderSource, encoders.EncoderFolder] = Hugg
     WeightTable(names, encoders.roberta_unused, encoders.read_body("longformer."), write_weights),
     LongformerProcessors(load_byte_bpe),
     Export(lambda c: "longformer", sample, usage, lambda c: encoders.TAGS.get(c.head, "feature-extraction")),
-    encoders.head_settings(),
+    encoders.head_settings(ARCHITECTURES),
 )

@@ -21,5 +21,5 @@ FORMAT: HuggingFaceFormat[encoders.EncoderSource, encoders.EncoderFolder] = Hugg
     {"roberta": CONFIG},
     WeightTable(encoders.roberta_names, encoders.roberta_unused, encoders.read_body("roberta.")),
     encoders.TextProcessors(load_byte_bpe),
-    complete=encoders.head_settings(),
+    complete=encoders.head_settings(ARCHITECTURES),
 )

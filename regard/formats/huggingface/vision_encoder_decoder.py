@@ -38,7 +38,9 @@ MAX_LENGTH = 21  # of a caption with START, in a folder without generation setti
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
-ENCODER = ConfigTable([row for row in vit.CONFIG.rows if not isinstance(row, Joint)])  # without a head
+ENCODER = ConfigTable(
+    [*(row for row in vit.CONFIG.rows if not isinstance(row, Joint)), vit.PARTIAL_PATCHES]
+)  # without a head
 ABSENT = {"head_dropout", "biased", "add_cross_attention"}  # settings of GPT-2 that the decoder does not have
 DECODER = ConfigTable(
     [

@@ -1,6 +1,6 @@
 """Hugging Face ViT folders: the tables of config.json, weight names and preprocessor_config.json."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +11,20 @@ from ...files import JsonMapping, JsonObject
 from ...parts import Inputs
 from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
-from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Only, choice, read_class
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Joint,
+    Only,
+    choice,
+    present,
+    read_class,
+    require_class,
+)
 from .format import Export, HuggingFaceFormat, TensorSample, WeightTable
-from .images import ImageFolder, ImageProcessors
+from .images import VIT, ImageFolder, ImageProcessors, class_default
 from .labels import label_names
 from .weight_names import WeightRule, add_prefixes
 
@@ -34,14 +45,58 @@ LAYER = {
 }
 
 
+def square(key: str) -> Callable[[int | list[int]], int]:
+    """A reader of a side, which may be given twice, as height and width."""
+
+    def read(value: int | list[int]) -> int:
+        sides = set(value) if isinstance(value, list) else {value}
+        if len(sides) > 1:
+            raise ValueError(f"{key} is {value}; regard reads models of squares")
+        return sides.pop()
+
+    return read
+
+
+def read_partial(theirs: JsonMapping, image: int = 224, patch: int = 16) -> JsonObject:
+    """What becomes of images that are not whole patches: the convolution of transformers drops the rest."""
+    sides = square("image_size")(theirs.get("image_size", image)), square("patch_size")(theirs.get("patch_size", patch))
+    return {"partial_patches": "drop" if sides[0] % sides[1] else "pad"}
+
+
+def read_pooler(theirs: JsonMapping) -> JsonObject:
+    """Refuse a pooler that regard's ViT does not have."""
+    if read_class(theirs, ARCHITECTURES) != "none":
+        return {}
+    for key, expected in (("pooler_act", "tanh"), ("pooler_output_size", theirs.get("hidden_size", 768))):
+        if (value := present(theirs, key, expected)) != expected:
+            raise ValueError(f"{key} is {value!r}; expected {expected!r}")
+    return {}
+
+
+def read_problem(theirs: JsonMapping) -> JsonObject:
+    """Refuse heads that do not choose one label."""
+    if read_class(theirs, ARCHITECTURES) != "class":
+        return {}
+    problem, count = theirs.get("problem_type"), len(label_names(theirs))
+    if problem not in (None, "single_label_classification"):
+        raise ValueError(f"problem_type is {problem!r}; regard reads image classifiers of one label for an image")
+    if count == 1:
+        raise ValueError("id2label has one label (num_labels), which is regression; regard reads image classifiers")
+    return {}
+
+
+PARTIAL_PATCHES = Joint(read_partial, lambda c: {})
 CONFIG = ConfigTable(
     (
         Joint(
             lambda theirs: {"head": read_class(theirs, ARCHITECTURES)}, lambda c: {"architectures": [CLASSES[c.head]]}
         ),
+        Joint(read_pooler, lambda c: {}),
+        PARTIAL_PATCHES,
+        Joint(read_problem, lambda c: {}),
         Only("qkv_bias", True, "regard's attention has biases"),
-        Field("image", "image_size", 224),
-        Field("patch", "patch_size", 16),
+        Field("image", "image_size", 224, square("image_size")),
+        Field("patch", "patch_size", 16, square("patch_size")),
         Field("channels", "num_channels", 3),
         Fixed("stem", (), "expected none"),
         Field("width", "hidden_size", 768),
@@ -83,13 +138,14 @@ def names(c: vit.Config) -> dict[str, str | WeightRule]:
 
 def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str]) -> JsonObject:
     """The number of labels, and whether the tensors have a pooler."""
+    require_class(theirs, tensors, ARCHITECTURES, ("classifier.",))
     labels = len(label_names(theirs)) if settings["head"] == "class" else 0
     return {"labels": labels, "pooled": any(name.endswith("pooler.dense.weight") for name in tensors)}
 
 
 def default_image(c: vit.Config) -> ImageProcessor:
     """The processor of a folder that has none: the image is resized to the model's square."""
-    return ImageProcessor(resize=(c.image, c.image), crop=0, resample="bilinear", patch=c.patch)
+    return class_default(VIT, ImageProcessor(patch=c.patch), c.channels, size=c.image)
 
 
 def sample(predictor: "ClassifyImagePredictor") -> TensorSample:
@@ -113,7 +169,8 @@ def usage(predictor: "ClassifyImagePredictor") -> str:
     """The usage example of the model card."""
     c: vit.Config = predictor.run.model
     label = "print(model.config.id2label[int(outputs.logits.argmax())])"
-    return image_usage(CLASSES[c.head], label if c.head == "class" else "print(outputs.last_hidden_state)")
+    last = label if c.head == "class" else "print(outputs.last_hidden_state)"
+    return image_usage(CLASSES[c.head], last, predictor.image.mode)
 
 
 FORMAT: "HuggingFaceFormat[ClassifyImagePredictor, ImageFolder]" = HuggingFaceFormat(

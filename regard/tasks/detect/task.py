@@ -126,9 +126,9 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return [SizedImage(image.width, image.height, self.image.encode(image)) for image in opened]
 
     def objects(self, found: FoundObjects, image: SizedImage, top: int) -> list[DetectedObject]:
-        """The `top` objects of an image, with any score, the likeliest first."""
+        """The `top` objects of an image, 0 for all, with any score, the likeliest first."""
         require_finite([float(found.scores.sum()), float(found.boxes.sum())])
-        order = found.scores.sort(descending=True, stable=True).indices[:top]
+        order = found.scores.sort(descending=True, stable=True).indices[: top or None]
         limits = torch.tensor([image.width, image.height] * 2, dtype=torch.float32)
         boxes = (found.boxes[order] * limits).clamp(min=0).minimum(limits)
         table = zip(found.labels[order].tolist(), found.scores[order].tolist(), boxes.tolist(), strict=True)
@@ -247,10 +247,9 @@ class DetectJob(TrainingJob):
         image, data = self.predictor.image, self.run.data
         if (image.resize, image.max_size) == (data.size, data.max_size):
             return []
-        return [
-            f"images: read as by the start, the shorter side with {image.resize} pixels and the longer with at most "
-            f"{image.max_size}; data.size, data.max_size, data.mean and data.std are not used"
-        ]
+        limits = f"the shorter side with {image.resize} pixels and the longer with at most {image.max_size}"
+        size = limits if image.resize else "in their own size"
+        return [f"images: read as by the start, {size}; data.size, data.max_size, data.mean and data.std are not used"]
 
 
 # --- construction --------------------------------------------------------------------------------------------------
