@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import regard
 from regard.data.source import InMemorySource
 from regard.errors import UserError
-from regard.tasks.label.baselines import STRENGTHS, fit_bag_of_words
+from regard.tasks.label.baselines import STRENGTHS, baseline_text, fit_bag_of_words
 
-from .label_sets import Folders, Rows, Splits, available_sets
+from .label_sets import Folders, Rows, Splits, Text, available_sets
 from .report import align_columns
 from .translate.peers import installed
 
 Scores = dict[str, float]  # accuracy in percent by split; seconds
+SETS = ["SST-2", "genre", "language", "dates", "inference"]
 SCIKIT, OWN_BAG, RECIPE = "TF-IDF, scikit-learn", "bag of words, regard", "regard train classify"
 
 
@@ -42,11 +43,22 @@ def accuracy(found: Sequence[str], rows: Rows) -> float:
     return 100 * sum(label == own for label, (_, own) in zip(found, rows, strict=True)) / len(rows)
 
 
+def named_row(text: Text, label: str) -> dict[str, str]:
+    """An example with names by which pairs are recognized."""
+    texts = {"text": text} if isinstance(text, str) else {"premise": text[0], "hypothesis": text[1]}
+    return {**texts, "label": label}
+
+
+def joined(rows: Rows) -> list[str]:
+    """The texts as a bag of words reads them: both of a pair in one."""
+    return [text if isinstance(text, str) else " ".join(text) for text, _ in rows]
+
+
 def train_recipe(data: Splits, splits: Sequence[str], seed: int, settings: dict[str, Any]) -> Scores:
     """The accuracy of the default recipe, trained with this seed."""
     others = {"train.seed": seed, "train.tensorboard": False, "eval.baseline": False, "device": "cpu", **settings}
     rows = {"train": data["train"], "valid": data["dev"]}
-    tables = {name: [{"text": text, "label": label} for text, label in own] for name, own in rows.items()}
+    tables = {name: [named_row(text, label) for text, label in own] for name, own in rows.items()}
     with tempfile.TemporaryDirectory() as folder:
         predictor: Any = regard.train("classify", others, out=Path(folder, "run"), data=tables, progress=False)
         return {name: accuracy(predictor.predict([text for text, _ in data[name]]), data[name]) for name in splits}
@@ -58,8 +70,8 @@ def fit_scikit(data: Splits, splits: Sequence[str]) -> Scores:
     from sklearn.linear_model import LogisticRegression
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2))
-    vectorizer.fit([text for text, _ in data["train"]])
-    rows = {name: vectorizer.transform([text for text, _ in data[name]]) for name in ("train", "dev", *splits)}
+    vectorizer.fit(joined(data["train"]))
+    rows = {name: vectorizer.transform(joined(data[name])) for name in ("train", "dev", *splits)}
     models = [LogisticRegression(C=c, max_iter=2000) for c in STRENGTHS]
     for model in models:
         model.fit(rows["train"], [label for _, label in data["train"]])
@@ -69,9 +81,16 @@ def fit_scikit(data: Splits, splits: Sequence[str]) -> Scores:
 
 def fit_own_bag(data: Splits, splits: Sequence[str]) -> Scores:
     """The baseline that `regard train classify` prints beside its scores."""
-    train, dev = (InMemorySource(name, data[name]) for name in ("train", "dev"))
+    examples = {
+        name: [(*texts[:1], label, *texts[1:]) for texts, label in _tuples(rows)] for name, rows in data.items()
+    }
+    train, dev = (InMemorySource(name, examples[name]) for name in ("train", "dev"))
     bag = fit_bag_of_words("single_label", train, dev)
-    return {name: accuracy(bag.predict([text for text, _ in data[name]]), data[name]) for name in splits}
+    return {name: accuracy(bag.predict(list(map(baseline_text, examples[name]))), data[name]) for name in splits}
+
+
+def _tuples(rows: Rows) -> list[tuple[tuple[str, ...], str]]:
+    return [((text,) if isinstance(text, str) else text, label) for text, label in rows]
 
 
 def measure(work: Work) -> Scores:
@@ -134,7 +153,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ewt", type=Path, help="folder of en_ewt-ud-train, -dev and -test.conllu")
     parser.add_argument("--tatoeba", type=Path, help="folder of train, valid and test.tsv: English, tab, German")
     parser.add_argument("--multi30k", type=Path, help="folder of train, val and test_2016_flickr.en and .de")
-    parser.add_argument("--only", action="append", choices=["SST-2", "genre", "language", "dates"], help="repeatable")
+    parser.add_argument("--only", action="append", choices=SETS, help="repeatable")
     parser.add_argument("--programs", nargs="+", choices=["recipe", "tfidf"], default=["recipe", "tfidf"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1, help="processes; give each one thread by OMP_NUM_THREADS=1")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from regard.data.loading.sampler import sorted_batches
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import bert
-from regard.formats.huggingface.bert_export import config, tensors
+from regard.formats.huggingface.bert import FORMAT
 from regard.parts.pooling import pool
 from regard.processors.text.tokenizers import TrainedTokenizer
 from regard.tasks.masked.task import MaskedPredictor
@@ -156,9 +157,12 @@ class EncodeBenchmark:
         import transformers as hf
 
         hf.utils.logging.set_verbosity_error()
-        settings: dict[str, Any] = config(self.c, self.text) | {"attn_implementation": "sdpa"}
-        model: Any = hf.BertModel(hf.BertConfig(**settings), add_pooling_layer=False)
-        model.load_state_dict(tensors(self.model, self.c))
+        own: dict[str, Any] = {
+            "pad_token_id": self.text.pad,
+            "attn_implementation": "sdpa",
+        }
+        model: Any = hf.BertModel(hf.BertConfig(**FORMAT.config(self.c) | own), add_pooling_layer=False)
+        model.load_state_dict(FORMAT.tensors(SimpleNamespace(module=self.model, run=SimpleNamespace(model=self.c))))
         model = model.eval().to(self.device, torch.bfloat16 if kind == "bf16" else torch.float32)
         return lambda batch_size: lambda texts: self.padded(model, texts, batch_size)
 

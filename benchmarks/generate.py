@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from regard.decode.search.beam import SHAPE_MULTIPLE
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import gpt
-from regard.formats.huggingface.gpt2_export import gpt2_config, tensors
+from regard.formats.huggingface.gpt2 import FORMAT
 from regard.parts.inputs import Inputs
 from regard.tasks.objectives import LanguageObjective
 from regard.training import optim
@@ -87,11 +88,16 @@ def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
     )
 
 
+def tensors(model: gpt.Model, c: gpt.Config) -> dict[str, Tensor]:
+    """The weights by the names of transformers."""
+    return FORMAT.tensors(SimpleNamespace(module=model, run=SimpleNamespace(model=c)))  # type: ignore[arg-type]
+
+
 def hugging_face(model: gpt.Model, c: gpt.Config, device: torch.device) -> Any:
     import transformers as hf
 
     hf.utils.logging.set_verbosity_error()
-    settings: dict[str, Any] = gpt2_config(c) | {"attn_implementation": "sdpa"}
+    settings: dict[str, Any] = FORMAT.config(c) | {"attn_implementation": "sdpa"}
     theirs: Any = hf.GPT2LMHeadModel(hf.GPT2Config(**settings))
     theirs.load_state_dict(tensors(model, c), strict=False)  # a tied table is stored once
     theirs.tie_weights()

@@ -11,7 +11,10 @@ from typing import NamedTuple
 from regard.errors import UserError
 from regard.synthetic.language_id import make_phrases
 
-Rows = list[tuple[str, str]]  # texts and their labels
+from .inference_pairs import make_pairs, split_pairs
+
+Text = str | tuple[str, str]  # a text, or a pair of texts
+Rows = list[tuple[Text, str]]  # texts and their labels
 Splits = dict[str, Rows]  # train, dev, test
 
 LINES_EACH = 10_000  # training lines of each language and source
@@ -89,6 +92,12 @@ def dates() -> Splits:
     return {split: list(made["valid" if split == "dev" else split]) for split in SPLITS}
 
 
+def inference() -> Splits:
+    """3,600 made-up pairs: whether a hypothesis follows from its premise (`benchmarks.inference_pairs`)."""
+    splits = split_pairs(make_pairs())
+    return {name: [((pair.premise, pair.hypothesis), pair.label) for pair in pairs] for name, pairs in splits.items()}
+
+
 SPLITS = ("train", "dev", "test")
 TATOEBA = {"train": "train", "dev": "valid", "test": "test"}
 MULTI30K = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
@@ -104,7 +113,7 @@ class Folders(NamedTuple):
 
 
 def available_sets(folders: Folders) -> dict[str, Callable[[], Splits]]:
-    """The sets that these folders give, by name. Embedded dates are always there."""
+    """The sets that these folders give, by name. Embedded dates and made-up pairs are always there."""
     found: dict[str, Callable[[], Splits]] = {}
     if (place := folders.sst2) is not None:
         found["SST-2"] = lambda: sst2(place)
@@ -112,4 +121,4 @@ def available_sets(folders: Folders) -> dict[str, Callable[[], Splits]]:
         found["genre"] = lambda: genre(place_ewt)
     if (first := folders.tatoeba) is not None and (second := folders.multi30k) is not None:
         found["language"] = lambda: language(first, second)
-    return found | {"dates": dates}
+    return found | {"dates": dates, "inference": inference}

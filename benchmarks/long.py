@@ -7,6 +7,7 @@ import copy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,7 @@ from torch import Tensor, nn
 
 from regard.device import resolve_device
 from regard.errors import UserError
-from regard.families.bigbird import Model as BigBird
-from regard.families.longformer import Model as Longformer
 from regard.formats.huggingface import bigbird, longformer
-from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Inputs
 
 from .report import Report, Section
@@ -77,8 +75,7 @@ def longformer_sections(workload: LongWorkload, device: torch.device, count: int
     )
     theirs = scale_weights(hf.LongformerModel(config, add_pooling_layer=False))
     state = theirs.state_dict()
-    c = longformer.from_huggingface(config.to_dict(), state)
-    ours = load_weights(Longformer(c), state, longformer.names(c), longformer.unused(c))
+    ours = longformer.FORMAT.build_model(Path(), config.to_dict(), dict(state)).model
     found = []
     for with_global in (False, True):
         global_mask = torch.zeros(1, workload.tokens, dtype=torch.long, device=device)
@@ -96,8 +93,7 @@ def bigbird_sections(workload: LongWorkload, device: torch.device, count: int, n
     config = hf.BigBirdConfig(**shape(workload), block_size=workload.block, num_random_blocks=workload.random)
     theirs = scale_weights(hf.BigBirdModel(config, add_pooling_layer=False))
     state = theirs.state_dict()
-    c = bigbird.from_huggingface(config.to_dict(), state)
-    ours = load_weights(BigBird(c), state, bigbird.names(c), bigbird.unused(c))
+    ours = bigbird.FORMAT.build_model(Path(), config.to_dict(), dict(state)).model
     return [section("BigBird", workload, device, count, notes, (ours, None), (theirs, {}), with_random_blocks(ours))]
 
 

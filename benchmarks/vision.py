@@ -135,10 +135,13 @@ def make_pair(model: nn.Module, c: Any, family: str, architecture: str, notes: l
     hf.utils.logging.set_verbosity_error()
     hf.utils.logging.disable_progress_bar()
     predictor = SimpleNamespace(
-        run=SimpleNamespace(model=c), module=model, image=ImageProcessor(), labels=list(map(str, range(c.labels)))
+        run=SimpleNamespace(model=c, data=None),
+        module=model,
+        image=ImageProcessor(),
+        labels=list(map(str, range(c.labels))),
     )
     with TemporaryDirectory() as folder:
-        import_module(f"regard.formats.huggingface.{family}").write(predictor, Path(folder) / "hf", "fp32")
+        import_module(f"regard.formats.huggingface.{family}").FORMAT.write(predictor, Path(folder) / "hf", "fp32")
         theirs = getattr(hf, architecture).from_pretrained(Path(folder) / "hf")  # SDPA is its default
     return model, theirs.eval()
 

@@ -118,7 +118,7 @@ def load_models(workload: WhisperWorkload, device: torch.device, notes: list[str
     hf.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         write_folder(path := Path(folder), workload)
-        ours = whisper.read(path, json.loads((path / "config.json").read_text())).model
+        ours = whisper.FORMAT.read(path).model
         theirs = hf.WhisperForConditionalGeneration.from_pretrained(path, attn_implementation="sdpa")
     return ours.to(device).eval(), theirs.to(device).eval()
 

@@ -12,8 +12,8 @@ from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.families import transformer
 from regard.formats import ctranslate2
-from regard.formats.huggingface.generation import max_positions
-from regard.formats.huggingface.marian_export import as_marian, config, tensors
+from regard.formats.huggingface.generation import max_positions, seq2seq_ids
+from regard.formats.huggingface.marian import FORMAT
 from regard.tasks.translate.task import TranslatePredictor
 
 SMOOTHING = SmoothedLoss().smoothing
@@ -35,10 +35,11 @@ def marian(predictor: TranslatePredictor) -> Any:
 
     hf.utils.logging.set_verbosity_error()
     run = predictor.run
-    twin, c = as_marian(predictor.model.cpu(), run.model)
-    settings = config(c, predictor.source, max_positions(run)) | {"attn_implementation": "sdpa"}  # type: ignore[arg-type]
+    settings = FORMAT.config(run.model) | seq2seq_ids(predictor.source) | {"attn_implementation": "sdpa"}
+    settings |= {"max_position_embeddings": max_positions(run), "forced_eos_token_id": None}
     theirs: Any = hf.MarianMTModel(hf.MarianConfig(**settings))
-    theirs.load_state_dict(tensors(twin, c), strict=False)  # positions are computed, and a tied table is stored once
+    predictor.model.cpu()
+    theirs.load_state_dict(FORMAT.tensors(predictor), strict=False)  # positions are computed, a tied table stored once
     theirs.tie_weights()
     predictor.model.to(predictor.device)
     return theirs.to(predictor.device)

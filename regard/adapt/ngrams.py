@@ -33,11 +33,13 @@ class NGramLabeler(Labeler, Protocol):
         """(batch, labels). `own_labels` (batch, labels) are those of training texts, whose own counts are left out."""
 
 
-def attach_ngrams(model: M, settings: NGrams, vocab: int, labels: int) -> M:
+def attach_ngrams(model: M, settings: NGrams, vocab: int, labels: int, pairs: bool = False) -> M:
     """Add the logits of n-grams to those of the class head, in place. Nothing changes if `settings.order` is 0."""
     if not settings.order:
         return model
-    counts = NGramCounts(vocab, labels, settings.order, settings.buckets, settings.words, settings.characters)
+    s = settings
+    overlap = pairs and s.overlap and s.words and s.characters > 0
+    counts = NGramCounts(vocab, labels, s.order, s.buckets, s.words, s.characters, overlap)
     model.add_module(NGRAMS_MODULE, counts)
     original = cast(type[Labeler], type(model))
 

@@ -18,9 +18,12 @@ def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool)
     """Print start, end and word for every word, after the path if there are several recordings."""
     if predictor.run.task != "transcribe":
         raise UserError(f"align-audio is for runs of the task transcribe, and this one is of {predictor.run.task}")
-    pairs = list(_pairs(predictor, name, text))
+    from ..tasks.notices import warn_once
+
+    pairs, notices = list(_pairs(predictor, name, text)), list[str]()
     for place, sound, words in pairs:
         aligned = predictor.align(sound, words)
+        notices += aligned.notices
         if as_json:
             record = {
                 "path": place,
@@ -34,6 +37,7 @@ def print_alignments(predictor: Any, name: str, text: str | None, as_json: bool)
             lines = (f"{path}{one.start:.3f}\t{one.end:.3f}\t{one.word}\n" for one in aligned.alignment.words)
             sys.stdout.writelines(lines)
         sys.stdout.flush()
+    warn_once(notices, len(pairs))
 
 
 def _pairs(predictor: Any, name: str, text: str | None) -> Iterator[tuple[str, Any, str]]:

@@ -55,7 +55,7 @@ class DrawingWriter(ResultWriter):
 
         self.folder.mkdir(exist_ok=True)
         with atomic_write(self.folder / free_name(output.entry.name, self.names, ".png")) as draft:
-            image = load_image(output.entry.item)
+            image = load_image(output.entry.item, self.predictor.image.background)
             draw_objects(image, output.result.objects, self.predictor.labels.names).save(draft, "PNG")
 
 

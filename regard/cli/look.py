@@ -19,9 +19,11 @@ from .measures import (
     LensFlag,
     Measure,
     MeasureData,
+    NGramsFlag,
     NormsFlag,
     SaliencyFlag,
     WordOption,
+    as_pair,
     run_measure,
 )
 from .options import Mute, RunFolder
@@ -73,13 +75,14 @@ def look(
     deletion: DeletionFlag = False,
     examples: ExamplesOption = 100,
     norms: NormsFlag = False,
+    ngrams: NGramsFlag = False,
     mute: Mute = None,
 ) -> None:
     """Write the attention weights as a page, a picture or numbers; or measure what heads and tokens contribute."""
     from ..look import check_view_path
 
     changes, texts = split_arguments(arguments or [])
-    measure = Measure(heads, data, effect, word, lens, saliency, deletion, examples)
+    measure = Measure(heads, data, effect, word, lens, saliency, deletion, examples, ngrams)
     if measure.is_selected:
         run_measure(load_predictor(run, changes, None, False, mute), measure, texts, out)
         return
@@ -94,8 +97,10 @@ def look(
         texts[0] = read_record(predictor, changes, texts[0], record or 1)
     elif record is not None:
         raise UserError(f"--record is {record}, but {texts[0]!r:.60} is a text and not a file; leave it out")
-    number = parse_number(layer)
-    view = predictor.look(texts[0], texts[1] if len(texts) > 1 else None, number)
+    number, items = parse_number(layer), as_pair(predictor, texts)
+    view = predictor.look(items[0], str(items[1]) if len(items) > 1 else None, number)
+    if view.decision is not None:
+        print(view.decision.summary)
     view.save(out, number, parse_number(head), kind)
     print(NAMES.get(out.suffix.lower(), "picture"), out)
 

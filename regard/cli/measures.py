@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..measure.head_effect import EffectReport
     from ..measure.head_report import HeadReport
     from ..measure.lens import Lens
+    from ..measure.ngram_report import NGramReport
+    from ..tasks.classify.items import TextItem
     from ..tasks.predictor import AnyPredictor
 
 HeadsData = Annotated[
@@ -28,7 +30,7 @@ HeadsData = Annotated[
     ),
 ]
 MeasureData = Annotated[
-    str | None, typer.Option("--data", metavar="SIDES", help="Data for --heads, --effect and --deletion.")
+    str | None, typer.Option("--data", metavar="SIDES", help="Data for --heads, --effect, --deletion and --ngrams.")
 ]
 EffectFlag = Annotated[bool, typer.Option("--effect", help="Measure what muting each head costs on the test data.")]
 WordOption = Annotated[
@@ -39,7 +41,12 @@ SaliencyFlag = Annotated[bool, typer.Option("--saliency", help="Print how much e
 DeletionFlag = Annotated[
     bool, typer.Option("--deletion", help="Compare attributions: delete the tokens that each finds important.")
 ]
-ExamplesOption = Annotated[int, typer.Option("--examples", metavar="N", help="Texts that --deletion reads.")]
+NGramsFlag = Annotated[
+    bool, typer.Option("--ngrams", help="Print the n-grams that contribute most to each label, of TEXT or of --data.")
+]
+ExamplesOption = Annotated[
+    int, typer.Option("--examples", metavar="N", help="Texts of the data that --deletion and --ngrams read.")
+]
 NormsFlag = Annotated[bool, typer.Option("--norms", help="Show norm-weighted attention in place of the weights.")]
 
 
@@ -55,15 +62,18 @@ class Measure:
     saliency: bool = False
     deletion: bool = False
     examples: int = 100
+    ngrams: bool = False
 
     @property
     def is_selected(self) -> bool:
         """True if one of them is given; several, or --data without one, are an error."""
         options = {"heads": self.heads is not None, "effect": self.effect, "word": self.word is not None}
-        options |= {"lens": self.lens, "saliency": self.saliency, "deletion": self.deletion}
+        options |= {"lens": self.lens, "saliency": self.saliency, "deletion": self.deletion, "ngrams": self.ngrams}
         check_exclusive(**options)
-        if self.data is not None and not (self.heads is not None or self.effect or self.deletion):
-            raise UserError(f"--data is {self.data}, but only --heads, --effect and --deletion read data; leave it out")
+        if self.data is not None and not (self.heads is not None or self.effect or self.deletion or self.ngrams):
+            raise UserError(
+                f"--data is {self.data}, but only --heads, --effect, --deletion and --ngrams read data; leave it out"
+            )
         return any(options.values())
 
     @property
@@ -73,11 +83,12 @@ class Measure:
 
 def run_measure(predictor: "AnyPredictor", measure: Measure, texts: Sequence[str], out: Path | None) -> None:
     """Print one measurement as a table and write it to `out`: .json, or a picture where there is one."""
-    if measure.reads_text and not 1 <= len(texts) <= 2:
+    items = as_pair(predictor, texts)
+    if measure.reads_text and not 1 <= len(items) <= 2:
         raise UserError(f'give a text and perhaps its target, not {len(texts)} texts; put each into "…"')
-    if not measure.reads_text and texts:
+    if texts and not measure.reads_text and (not measure.ngrams or measure.data is not None):
         raise UserError(f"{texts[0]!r:.60} is a text, but this measurement reads data; leave it out, or use --data")
-    drawn = not measure.reads_text
+    drawn = not measure.reads_text and not measure.ngrams
     if out is not None and out.suffix != ".json" and not drawn:
         raise UserError(f"--out is {out}, but this measurement has no picture; expected a .json file")
     if out is not None and out.suffix != ".json":
@@ -92,7 +103,9 @@ def run_measure(predictor: "AnyPredictor", measure: Measure, texts: Sequence[str
         elif measure.lens:
             report = print_lens(predictor, texts)
         elif measure.saliency:
-            report = print_saliency(predictor, texts)
+            report = print_saliency(predictor, items)
+        elif measure.ngrams:
+            report = print_ngrams(predictor, items, measure.data, measure.examples)
         else:
             report = print_word(predictor, texts, str(measure.word))
     if out is not None and out.suffix == ".json":
@@ -126,6 +139,7 @@ def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> "Head
     report = report_heads(predictor, data, test)
     print(f"{report.sentences:,} sentences, {report.words:,} words of {report.test}")
     print(f"heads and offsets chosen on {report.data}" + ("; only links to earlier words" if report.causal else ""))
+    print(*filter(None, [report.note]), sep="\n", end="\n" if report.note else "")
     print()
     print_table(
         ["relation", "direction", "links", "head", "chosen", "accuracy", "offset", "accuracy of the offset"],
@@ -149,7 +163,10 @@ def print_effect(predictor: "AnyPredictor", data: str | None) -> "EffectReport":
 
     progress = (lambda line: print(f"regard: {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
     report = measure_effect(predictor, None if data is None else parse_data_files(data), progress)
-    print(f"{report.metric} {report.score:.4f} with all heads; muting a head costs")
+    print(f"{report.metric} {report.score:.4f} with all heads, {report.without_heads:.4f} with all heads muted")
+    if report.ngrams_alone is not None:
+        print(f"{report.metric} {report.ngrams_alone:.4f} from n-grams alone, which no head takes part in")
+    print("muting a head costs")
     ranked = sorted(report.heads, key=lambda effect: -effect.zero)
     print_table(
         ["head", "zero", "mean"], [(effect.head, f"{effect.zero:+.5f}", f"{effect.mean:+.5f}") for effect in ranked]
@@ -183,17 +200,48 @@ def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> "Lens":
     return result
 
 
-def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> JsonObject:
+def as_pair(predictor: "AnyPredictor", texts: Sequence[str]) -> "list[TextItem]":
+    """The texts; for a model that reads pairs, the first two as one item."""
+    if getattr(predictor, "pairs", False) and len(texts) > 1:
+        return [tuple(texts[:2]), *texts[2:]]
+    return [*texts]
+
+
+def print_ngrams(
+    predictor: "AnyPredictor", items: "Sequence[TextItem]", data: str | None, examples: int
+) -> "NGramReport":
+    """Print how much n-grams carry, and the n-grams that contribute most to each label; return the report."""
+    from ..config.run import parse_data_files
+    from ..measure.ngram_report import report_ngrams
+
+    files = None if data is None else parse_data_files(data)
+    report = report_ngrams(predictor, items or None, files, examples)
+    print(f"{report.texts} text{'s' * (report.texts != 1)}; the mean lead of the predicted label over the next:")
+    print(f"encoder {report.encoder:+.3f}, n-grams {report.ngrams:+.3f} ({report.ngram_share:.0%})")
+    rows = [(label, entry.text, entry.kind, entry.value) for label, found in report.top.items() for entry in found]
+    print_table(["label", "n-gram", "kind", "contribution"], [(a, repr(b), c, d) for a, b, c, d in rows])
+    return report
+
+
+def print_saliency(predictor: "AnyPredictor", items: "Sequence[TextItem]") -> JsonObject:
     """Print the attribution of an output to the tokens of its input; return it as a dict."""
     from dataclasses import asdict
 
     from ..measure.attribution import saliency
 
-    result = saliency(predictor, *texts)
-    print(f"output {result.output!r}, log-probability {result.logprob:.4f}; {result.baseline:.4f} for mean embeddings")
-    rows = zip(map(repr, result.tokens), result.gradient_input, result.integrated_gradients, strict=True)
-    print_table(["token", "gradient × input", "integrated gradients"], list(rows))
-    return asdict(result)
+    text, target = items[0], items[1] if len(items) > 1 else None
+    result = saliency(predictor, text, None if target is None else str(target))
+    start = "mean embeddings" if result.ngram_share is None else "mean embeddings and no n-grams"
+    print(f"output {result.output!r}, log-probability {result.logprob:.4f}; {result.baseline:.4f} for {start}")
+    columns = {"gradient × input": result.gradient_input, "integrated gradients": result.integrated_gradients}
+    if result.ngram_share is not None:
+        print(f"n-grams carry {result.ngram_share:.0%} of the difference, the encoder {1 - result.ngram_share:.0%}")
+        columns = {
+            "gradient × input": result.gradient_input, "of n-grams": result.ngram_gradient_input,
+            "integrated gradients": result.integrated_gradients, "of its n-grams": result.ngram_integrated_gradients,
+        }  # fmt: skip
+    print_table(["token", *columns], list(zip(map(repr, result.tokens), *columns.values(), strict=True)))
+    return {**asdict(result), "ngram_share": result.ngram_share}
 
 
 def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> JsonObject:

@@ -51,7 +51,7 @@ class LineWriter(ResultWriter):
         print(json_line(merge_record(record, {field: result}) if column is None else record | {column: result}))
 
     def skip(self, entry: Entry, error: UserError) -> None:
-        print(f"{entry.name}\t")
+        print(f"{entry.name}\t" if self.reader.files and self.reader.files.named else "")
 
     def _column(self, record: Record) -> str | None:
         """The column of the target in a record, such as `tags`."""

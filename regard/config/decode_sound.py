@@ -6,7 +6,7 @@ from pydantic import Field
 
 from .data.sound import Fraction
 from .decode import DecodeBase, SearchStrategy, TargetDecode
-from .strategies import Beam, BestPath, DecodeStrategy, Greedy
+from .strategies import Beam, BestPath, DecodeStrategy, Greedy, WhisperBeam
 from .types import Base, Count, Positive
 
 Temperature = Annotated[float, Field(ge=0, le=10)]
@@ -16,7 +16,8 @@ class RecordingDecode(TargetDecode):
     """Decoding of recordings. max_tokens=0: a limit from the length of each recording."""
 
     batch: Positive = 16  # recordings per batch
-    max_segment_seconds: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses; 0: data.max_seconds
+    max_segment_seconds: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses; 0: the
+    # longest recording of the training, which also limits this setting when the training begins
 
 
 class TranscribeDecode(RecordingDecode):
@@ -35,7 +36,8 @@ class SpeechDecode(RecordingDecode):
 class Windows(Base):
     """How Whisper decodes the windows of a recording."""
 
-    timestamps: bool = True  # write segments with their times
+    timestamps: bool | Literal["long"] = True  # write segments with their times; long: of recordings alone that are
+    # longer than a window
     sequential: bool = True  # the next window begins where the last complete segment ended; false: the recording is cut
     # at its pauses, and the windows of one recording are decoded together: faster, with worse segments where there are
     # no pauses
@@ -55,7 +57,7 @@ class Windows(Base):
 class WhisperDecode(DecodeBase):
     """Decoding of Whisper. max_tokens=0: as many as the model reads."""
 
-    strategy: Annotated[Greedy | Beam, Field(discriminator="kind")] = Beam()  # how temperature 0 decodes
+    strategy: Annotated[Greedy | WhisperBeam, Field(discriminator="kind")] = WhisperBeam()  # how temperature 0 decodes
     batch: Positive = 16  # windows that are decoded together: of different recordings, or of one with
     # `windows.sequential=false`
     language: str = ""  # of the recordings, by code or name; "": detected

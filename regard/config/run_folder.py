@@ -29,7 +29,8 @@ def read_run(folder: Path) -> JsonObject:
     if about.get("format") == FORMAT:
         if "processors" not in about:
             return about | {"processors": _former_processors(folder, about["config"])}
-        return about | {"processors": check_entries(about["processors"], folder / FILE)}
+        processors = check_entries(about["processors"], folder / FILE)
+        return _with_former_defaults(about) | {"processors": processors}
     raise UserError(
         f"{folder} has format {about.get('format')!r} and this version of regard reads 1 to {FORMAT}; "
         "use the version that wrote it"
@@ -61,6 +62,14 @@ def check_entries(entries: Json, where: Path) -> dict[str, dict[str, str]]:
                 raise UserError(f"{where}: the processor of {field} has no valid {key}; restore the file")
             checked.setdefault(field, {})[key] = value
     return checked
+
+
+def _with_former_defaults(about: JsonObject) -> JsonObject:
+    """The content with what settings meant that the version lacked which wrote it, where their default differs."""
+    data = about["config"].get("data")
+    if not isinstance(data, dict) or "flip" not in data:  # no images
+        return about
+    return about | {"config": about["config"] | {"data": {"background": "none", **data}}}
 
 
 def _former_processors(folder: Path, config: JsonMapping) -> dict[str, dict[str, str]]:

@@ -62,6 +62,14 @@ class Beam:
 
 
 @dataclass(frozen=True)
+class WhisperBeam(Beam):
+    """As in Whisper (2212.04356): `exact` would search for texts that go on behind the speech."""
+
+    early_stopping: EarlyStopping = "first"  # first: at `size` finished ones; exact: when no better output is possible;
+    # heuristic, never: as in Hugging Face
+
+
+@dataclass(frozen=True)
 class BestPath:
     """The likeliest token or blank of CTC at every position of the encoder, without a search."""
 

@@ -92,4 +92,4 @@ class TextEval(Base):
 class SpeechEval(Base):
     """Metrics of transcription."""
 
-    normalize: Literal["none", "basic", "english"] = "none"  # of transcripts before they are compared
+    normalize: Literal["none", "basic", "english", "whisper-english"] = "none"  # of transcripts before their comparison

@@ -5,6 +5,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -94,6 +95,10 @@ class Source(LazySequence[Example]):
             "bom": "files began with a byte-order mark; it was removed",
         }
         return [f"{self.counts[key]:,} {text}" for key, text in sentences.items() if self.counts.get(key)]
+
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        """Sentences about what these examples contain, such as silence."""
+        return []
 
 
 def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
@@ -222,6 +227,9 @@ class Subset(View):
     def report(self) -> list[str]:
         return self.examples.report()
 
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        return self.examples.notes(self.indices[np.asarray(indices, int)])
+
 
 class Concat(View):
     """The examples of several sources, one after the other."""
@@ -248,6 +256,12 @@ class Concat(View):
 
     def report(self) -> list[str]:
         return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
+
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        chosen = np.asarray(indices, int)
+        places = [chosen[(chosen >= start) & (chosen < end)] - start for start, end in pairwise(self.bounds)]
+        parts = zip(self.parts, places, strict=True)
+        return [f"{part.name}: {note}" for part, own in parts for note in part.notes(own)]
 
 
 def concatenate(parts: Sequence[Source]) -> Source:

@@ -14,6 +14,7 @@ from torch import nn
 from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
+from ..parts.media.patches import PartialPatches
 from . import gpt, vit
 from .base import Seq2Seq
 from .spec import ModelSpec
@@ -29,6 +30,7 @@ class ImageEncoder(Base):
     channels: Positive = 3
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides; []:
     # none
+    partial_patches: PartialPatches = "pad"  # of images that are not whole patches; drop: the image loses them
     width: Positive = 768  # a linear map follows if it differs from that of the decoder
     heads: Positive = 12
     layers: Positive = 12

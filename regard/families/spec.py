@@ -49,6 +49,7 @@ class ModelSpec:
     writes: frozenset[Output]
     head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
+    fixed_modules: tuple[str, ...] = ()  # those that training never changes; a start may have them and a model not
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Settings], Settings] = keep_start
     window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number

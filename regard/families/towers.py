@@ -12,7 +12,14 @@ from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Positions, Residual, 
 from ..parts.attention import fuse_projections
 from ..parts.inputs import TensorKind
 from ..parts.media.frames import FrameConvolutions
-from ..parts.media.patches import LearnedGrid, PatchEmbedding, check_patches, random_images, read_patches
+from ..parts.media.patches import (
+    LearnedGrid,
+    PartialPatches,
+    PatchEmbedding,
+    check_patches,
+    random_images,
+    read_patches,
+)
 from ..parts.pooling import pool
 
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -61,11 +68,12 @@ class ImageTowerConfig(TowerConfig):
     patch: Positive = 16
     channels: Positive = 3
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
+    partial_patches: PartialPatches = "pad"  # of images that are not whole patches; drop: the image loses them
     pool: Literal["first", "mean"] = "first"  # first: a class token; mean: the mean of all patches
 
     @model_validator(mode="after")
     def _check_patches(self) -> Self:
-        check_patches(self.image, self.patch, self.stem, "model.source.image")
+        check_patches(self.image, self.patch, self.stem, self.partial_patches, "model.source.image")
         return self
 
     def build(self, bins: int) -> "Tower":
@@ -164,7 +172,7 @@ class ImageTower(Tower):
     def __init__(self, c: ImageTowerConfig) -> None:
         super().__init__()
         self.pooling, self.image, self.width = c.pool, c.image, c.width
-        self.patches = PatchEmbedding(c.channels, c.width, c.patch, bias=False, stem=c.stem)
+        self.patches = PatchEmbedding(c.channels, c.width, c.patch, False, c.stem, c.partial_patches)
         self.first = nn.Parameter(torch.zeros(c.width)) if c.pool == "first" else None  # the class token
         self.positions = LearnedGrid(c.image // c.patch, c.width, int(self.first is not None))
         self.norm, self.dropout = c.norm.build(c.width), Dropout(c.dropout)

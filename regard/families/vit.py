@@ -14,7 +14,15 @@ from ..config.types import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.attention import fuse_projections
 from ..parts.init import Rule, fan_in, fan_in_relu, glorot, initialize, normal, ones, zeros
-from ..parts.media.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, check_patches, random_images, read_patches
+from ..parts.media.patches import (
+    LearnedGrid,
+    PartialPatches,
+    PatchEmbedding,
+    SinusoidGrid,
+    check_patches,
+    random_images,
+    read_patches,
+)
 from ..parts.pooling import pool
 from .spec import ModelSpec
 
@@ -32,6 +40,7 @@ class Config(Base):
     patch: Positive = 16
     channels: Positive = 3
     stem: tuple[Positive, ...] = ()  # channels of convolutions before the patches, each of which halves the sides
+    partial_patches: PartialPatches = "pad"  # of images that are not whole patches; drop: the image loses them
     width: Positive = 384
     heads: Positive = 6
     layers: Positive = 12
@@ -52,7 +61,7 @@ class Config(Base):
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
         slots.check_widths(self.width, self.heads, None)
-        check_patches(self.image, self.patch, self.stem, "model.image")
+        check_patches(self.image, self.patch, self.stem, self.partial_patches, "model.image")
         if self.positions == "sinusoid" and self.width % 4:
             raise ValueError(f"sinusoidal positions of a grid need a width that 4 divides, not {self.width}")
         return self
@@ -84,7 +93,7 @@ class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.pooling, self.image = c.pool, c.image
-        self.patches = PatchEmbedding(c.channels, c.width, c.patch, stem=c.stem)
+        self.patches = PatchEmbedding(c.channels, c.width, c.patch, stem=c.stem, partial=c.partial_patches)
         self.first = nn.Parameter(torch.zeros(1, 1, c.width)) if c.pool == "first" else None  # the class token
         learned = c.positions == "learned"
         before = int(self.first is not None)

@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.media.frames import TimeConvolutions
+from ..parts.positions import Positions, StoredPositions
 from .base import Seq2Seq
 from .seq2seq import Feed, Norm
 from .spec import ModelSpec
@@ -37,6 +38,8 @@ class Config(Base):
     dropout: Share = 0.0
     tied: bool = True  # the head shares the embeddings
     source_positions: Positive = 1500  # of the encoder, 20 ms each if data.hop=10: the window of 30 seconds
+    stored_positions: bool = False  # the encoder adds a stored table of positions, as a Whisper folder may have; false:
+    # the sinusoid
     attention: slots.Dense = slots.Dense()
     positions: slots.Learned = slots.Learned(tokens=448)  # of the decoder
     alignment_heads: tuple[tuple[int, int], ...] = ()  # decoder layer and head of those that give word times; []: those
@@ -60,11 +63,26 @@ SIZES: dict[str, dict[str, Any]] = {
     "large-v3": {"width": 1280, "heads": 20, "layers": 32, "inner": 5120, "bins": 128},
     "turbo": {"width": 1280, "heads": 20, "layers": 32, "decoder_layers": 4, "inner": 5120, "bins": 128},
 }
+
+
+def needs_start(c: Config) -> str | None:
+    """Why these settings need the weights of a folder; None if they say how large a new model is."""
+    if "size" in c.model_fields_set or any(getattr(c, key) != value for key, value in SIZES[c.size].items()):
+        return None
+    return (
+        "no start is set, and neither is a size of a new Whisper, whose random weights learn nothing from a few "
+        "recordings; set start to a Whisper folder, such as start=openai/whisper-base, or train from scratch with "
+        "recipe whisper-morse, or with model.size and a higher train.lr"
+    )
+
+
 SPEC = ModelSpec(
     frozenset({"frames"}),
     frozenset({"target"}),
     head_modules=("target", "head"),
+    fixed_modules=("encoder.positions",),
     window=lambda c: 2 * c.source_positions,
+    needs_start=needs_start,
     settings={"transcribe": {"data": WhisperData, "decode": WhisperDecode}},
 )
 
@@ -85,11 +103,7 @@ class Model(Seq2Seq):
         residual = lambda: Residual(norm(), True, c.dropout)  # noqa: E731
         attend = partial(c.attention.build, c.width, c.heads, key_bias=False)
         feed = partial(c.feed.build, c.width, c.inner)
-        self.encoder = Stack(
-            [Layer(attend(), feed(), residual) for _ in range(c.layers)],
-            norm(),
-            SinusoidPositions(c.width, "whisper"),
-        )
+        self.encoder = Stack([Layer(attend(), feed(), residual) for _ in range(c.layers)], norm(), encoder_positions(c))
         self.decoder = Stack(
             [Layer(attend(), feed(), residual, cross=attend()) for _ in range(c.decoder_layers or c.layers)],
             norm(),
@@ -121,6 +135,12 @@ class Model(Seq2Seq):
 
     def ctc_logits(self, encoded: Encoded) -> Tensor:
         raise AssertionError("Whisper has no CTC")
+
+
+def encoder_positions(c: Config) -> Positions:
+    """The sinusoid of the encoder, or a table that begins as this sinusoid."""
+    sinusoid = SinusoidPositions(c.width, "whisper")
+    return StoredPositions(sinusoid.vectors(torch.arange(c.source_positions))) if c.stored_positions else sinusoid
 
 
 INITIAL = {

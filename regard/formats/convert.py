@@ -1,9 +1,9 @@
 """Conversion of a run to other formats, or to other weights. Output appears only complete and checked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -17,24 +17,14 @@ from ..parts.ngrams import NGramCounts
 from ..processors.text.external import MarianTokenizer
 from ..processors.text.processor import TextProcessor
 from ..progress import report_stage
-from . import ctranslate2, peft
-from .huggingface import (
-    bert_export,
-    causal_parity,
-    clip_export,
-    detr,
-    gpt2_export,
-    longformer_export,
-    marian_export,
-    t5_export,
-    vision_encoder_decoder,
-    vit,
-    whisper,
-    whisper_export,
-)
-from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
+from . import ctranslate2
+from .exporter import Exporter
+from .huggingface.folder import written_formats
+from .model_card import model_card
 from .model_files import find_gguf
-from .parity import check_close, check_ctranslate2, compare_texts
+from .parity import check_close
+from .peft.names import check_peft_family
+from .peft.write import EXPORTERS as PEFT
 from .pruned_run import probe_logits, with_filled_heads, write_copy
 
 if TYPE_CHECKING:
@@ -43,86 +33,27 @@ if TYPE_CHECKING:
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: its library
 
 
-ConfigType = TypeVar("ConfigType")
-PredictorType = TypeVar("PredictorType")
+def exporters(to: str) -> Mapping[str, Sequence[Exporter]]:
+    """By family: the exporters of a format."""
+    others = {"ctranslate2": ctranslate2.EXPORTERS, "peft": PEFT}
+    formats = {} if to in others else written_formats()
+    return others.get(to) or {name: [each.exporter for each in found] for name, found in formats.items()}
 
 
-class Exporter(NamedTuple, Generic[ConfigType, PredictorType]):
-    """The functions that write a family in a format."""
-
-    name: str
-    unsupported: Callable[[ConfigType], list[str]]  # settings that the format cannot represent
-    write: Callable[[PredictorType, Path, str], None]  # (…, draft, precision): write all files except README.md
-    check: Callable[[PredictorType, Path, str], str]  # (…, draft, precision): compare with the run; the report
-    usage: Callable[[PredictorType], str]  # the usage example of README.md
-    tag: Callable[[ConfigType], str] = lambda c: "translation"  # the Hub's pipeline tag
-
-
-AnyExporter: TypeAlias = Exporter[Any, Any]
-EXPORTERS: dict[tuple[str, str], AnyExporter] = {
-    ("huggingface", "transformer"): Exporter(
-        "a Marian folder", marian_export.unsupported, marian_export.write, compare_texts, transformers_usage
-    ),
-    ("huggingface", "t5"): Exporter(
-        "a T5 folder", t5_export.unsupported, t5_export.write, compare_texts, transformers_usage
-    ),
-    ("huggingface", "bert"): Exporter(
-        "a BERT folder", bert_export.unsupported, bert_export.write, bert_export.check, bert_usage, bert_export.tag
-    ),
-    ("huggingface", "longformer"): Exporter(
-        "a Longformer folder", longformer_export.unsupported, longformer_export.write, longformer_export.check,
-        longformer_export.usage, bert_export.tag,
-    ),
-    ("ctranslate2", "transformer"): Exporter(
-        "a CTranslate2 model", ctranslate2.unsupported, ctranslate2.write, check_ctranslate2, ctranslate2_usage
-    ),
-    ("huggingface", "gpt"): Exporter(
-        "a GPT-2, Llama or Mistral folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check,
-        gpt2_export.usage, lambda c: "text-generation",
-    ),
-    ("huggingface", "vit"): Exporter(
-        "a ViT folder", vit.unsupported, vit.write, vit.check, vit.usage,
-        lambda c: "image-classification",
-    ),
-    ("huggingface", "detr"): Exporter(
-        "a DETR folder", detr.unsupported, detr.write, detr.check, detr.usage,
-        lambda c: "object-detection",
-    ),
-    ("huggingface", "whisper"): Exporter(
-        "a Whisper folder", whisper.unsupported, whisper_export.write, whisper_export.check, whisper_export.usage,
-        lambda c: "automatic-speech-recognition",
-    ),
-    ("huggingface", "clip"): Exporter(
-        "a CLIP folder", clip_export.unsupported, clip_export.write, clip_export.check, clip_export.usage,
-        lambda c: "zero-shot-image-classification",
-    ),
-    ("huggingface", "captioner"): Exporter(
-        "a VisionEncoderDecoder folder", vision_encoder_decoder.unsupported, vision_encoder_decoder.write,
-        vision_encoder_decoder.check, vision_encoder_decoder.usage, lambda c: "image-to-text",
-    ),
-    ("peft", "gpt"): Exporter(
-        "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"
-    ),
-    ("peft", "bert"): Exporter(
-        "a PEFT folder", bert_export.unsupported, peft.write, peft.check, peft.usage, bert_export.tag
-    ),
-    ("peft", "t5"): Exporter("a PEFT folder", t5_export.unsupported, peft.write, peft.check, peft.usage),
-}  # fmt: skip
-
-
-def find_exporter(path: Path, to: str, run: Run, ngrams: NGramCounts | None = None) -> AnyExporter:
+def find_exporter(path: Path, to: str, run: Run, ngrams: NGramCounts | None = None) -> Exporter:
     """The exporter for a model's family and a format; a UserError lists what does not fit. No format has n-grams."""
-    model = run.model
-    if (to, model.family) not in EXPORTERS:
-        families = ", ".join(family for format, family in EXPORTERS if format == to)
+    model, found = run.model, exporters(to)
+    if model.family not in found:
+        families = ", ".join(found)
         raise UserError(f"{path} cannot become --to {to}: model.family is {model.family}; expected {families}")
-    exporter = EXPORTERS[to, model.family]
+    exporter = min(found[model.family], key=lambda each: len(each.unsupported(model)))
     refusals = exporter.unsupported(model)
     if ngrams is not None:
         refusals.append(f"data.ngrams.order={ngrams.order} (expected 0: there are no n-grams beside the encoder)")
     if refusals:
+        names = " or ".join(each.name for each in found[model.family])
         raise UserError(
-            f"{path} cannot become {exporter.name}; what does not fit: {', '.join(refusals)}; use the run itself, or "
+            f"{path} cannot become {names}; what does not fit: {', '.join(refusals)}; use the run itself, or "
             "train with the expected settings"
         )
     return exporter
@@ -166,7 +97,7 @@ def convert_run(
         else:
             exporter.write(predictor, draft, precision)
             report_stage(f"comparing it with {path}")
-            report["checked"] = exporter.check(predictor, draft, precision)
+            report["checked"] = exporter.verify(predictor, draft, precision)
             readme = model_card(predictor, path, out.name, LIBRARIES[to], exporter, metrics, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")
     return report | {name: f"{value:.4f}" for name, value in metrics.items() if isinstance(value, float)}
@@ -206,7 +137,7 @@ def check_tuning(path: Path, run: Run, to: str | None, merge: bool) -> None:
     if to == "peft" and run.pruned_heads:
         raise UserError(f"{path} is tuned over a pruned model, which PEFT cannot load; merge it (--merge)")
     if to == "peft":
-        peft.check_peft_family(str(path), kind, run.model.family)
+        check_peft_family(str(path), kind, run.model.family)
         return
     if merge and kind != "lora":
         tuning = "is not tuned" if kind == "none" else f"is tuned by {kind}, which cannot be merged into the base"

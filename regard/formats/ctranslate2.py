@@ -16,8 +16,10 @@ from ..parts import Attention, Residual, Stack, slots
 from ..parts.feed import FeedForward, GatedFeedForward
 from ..parts.kernels import SoftmaxKernel
 from ..processors.text.tokenizers import Tokenizer
+from .exporter import Exporter
 from .huggingface.generation import max_positions
-from .huggingface.tokenizer_export import write_tokenizers
+from .huggingface.seq2seq import write_tokenizers
+from .parity import BEAM, MIN_EQUAL_TEXTS, MatchCount, Seq2SeqSample, beam, best_hypotheses, check_difference, greedy
 
 if TYPE_CHECKING:
     from ctranslate2.specs import attention_spec, common_spec, transformer_spec
@@ -160,3 +162,66 @@ def fill_norm(spec: "common_spec.LayerNormSpec", ours: nn.Module) -> None:
     spec.gamma = ours.weight
     if getattr(ours, "bias", None) is not None:
         spec.beta = ours.bias
+
+
+def verify(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
+    """Compare log-probabilities and texts with CTranslate2's. Below fp32 they differ: differences are only reported."""
+    sample, library = Seq2SeqSample(predictor), import_ctranslate2()
+    count = MatchCount(MIN_EQUAL_TEXTS if precision == "fp32" else 0.0)
+    translator = library.Translator(str(draft), device="cpu")
+    predictor = predictor.with_model(predictor.module)
+    predictor.filters = ()  # CTranslate2 renormalizes after a filter and regard does not
+    source, target = token_strings(predictor.source), token_strings(predictor.target)
+    target_ids = {name: number for number, name in enumerate(target)}
+    tokens = [[source[number] for number in ids] for ids in sample.ids]
+    difference, largest = 0.0, sample.logits.abs().max().item()
+    penalty: float = predictor.run.decode.strategy.length_penalty
+    for size, ours in ((1, greedy(sample.max_tokens)), (BEAM, beam(sample.max_tokens, "first", penalty))):
+        theirs = {"beam_size": size, "length_penalty": penalty, "min_decoding_length": 0}
+        outputs = translator.translate_batch(tokens, max_decoding_length=sample.max_tokens, **theirs)
+        ids = [[target_ids[name] for name in output.hypotheses[0]] for output in outputs]
+        scores = translator.score_batch(tokens, [output.hypotheses[0] for output in outputs])
+        for score, expected in zip(scores, predictor.logprobs(sample.ids, ids), strict=True):
+            pairs = zip(score.log_probs, expected, strict=True)
+            difference = max(difference, *(abs(actual - reference) for actual, reference in pairs))
+        if precision == "fp32":
+            check_difference("CTranslate2 gives log-probabilities", difference, largest)
+        best = best_hypotheses(predictor, sample.texts, ours)
+        ended = [i for i, hypothesis in enumerate(best) if hypothesis.ended]  # unended texts are cut off elsewhere
+        theirs_texts, our_texts = (
+            predictor.target.decode(ids),
+            predictor.target.decode([hypothesis.tokens for hypothesis in best]),
+        )
+        count.add("CTranslate2", [theirs_texts[i] for i in ended], [our_texts[i] for i in ended])
+    result = f"{count} to those of fp32, log-probabilities apart by {difference:.1g}"
+    return f"{len(tokens)} sentences with ctranslate2 {library.__version__}: {result}"
+
+
+def usage(predictor: "TranslatePredictor") -> str:
+    """A usage example with CTranslate2."""
+    decode = predictor.run.decode
+    beam = decode.strategy.size if decode.strategy.kind == "beam" else 1
+    target = "source" if predictor.source is predictor.target else 'Tokenizer.from_file("target/tokenizer.json")'
+    return f"""
+```python
+import ctranslate2
+from tokenizers import Tokenizer
+
+translator = ctranslate2.Translator(".")
+source = Tokenizer.from_file("tokenizer.json")
+source.encode_special_tokens = True  # control tokens in a text are ordinary text
+target = {target}
+tokens = source.encode("a sentence", add_special_tokens=False).tokens
+outputs = translator.translate_batch([tokens], beam_size={beam}, length_penalty={decode.strategy.length_penalty:g},
+                                     min_decoding_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
+print(target.decode([target.token_to_id(token) for token in outputs[0].hypotheses[0]]))
+```
+
+The model adds END to the source by itself. END counts in the length by which a score is divided. A beam search ends
+as in regard with `decode.strategy.early_stopping=first`.
+"""
+
+
+EXPORTERS: dict[str, list[Exporter]] = {
+    "transformer": [Exporter("a CTranslate2 model", unsupported, write, verify, usage, lambda c: "translation")]
+}

@@ -3,7 +3,7 @@
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..config.types import Base
 from ..errors import UserError
-from ..families import gpt
 from ..files import JsonMapping, JsonObject
 from .gguf_reader import GgufReader, StoredTensor
 from .gguf_tokenizer import build_tokenizer
 from .huggingface import causal, llama
-from .huggingface.folder import parse_config
-from .huggingface.weight_names import load_weights
+from .huggingface.files import parse_config
 from .model_files import gguf_parts
 
 if TYPE_CHECKING:
-    from ..tasks.language.task import LanguagePredictor
+    from ..tasks.predictor import AnyPredictor
 
 ARCHITECTURES = ("llama", "qwen2")  # llama includes Mistral
 REMEDY = "load the original model as a Hugging Face folder"
@@ -152,15 +151,15 @@ def _check_supported(model: GgufModel, architecture: str, settings: JsonMapping,
         raise ValueError(f"{FREQUENCIES} scales the rotary positions; regard reads models without it, use another one")
 
 
-def gguf_config(path: Path) -> gpt.Config:
+def gguf_config(path: Path) -> Base:
     """Our settings of the model in a file, read without its weights."""
     return _our_config(read_gguf(path))[1]
 
 
-def _our_config(model: GgufModel) -> tuple[JsonObject, gpt.Config]:
+def _our_config(model: GgufModel) -> tuple[JsonObject, Base]:
     folder, file = model.path.parent, model.path.name
     config: JsonObject = parse_config(folder, model.metadata, lambda _: huggingface_config(model), file)
-    return config, parse_config(folder, config, llama.from_huggingface, file)
+    return config, parse_config(folder, config, llama.FORMAT.from_huggingface, file)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -191,12 +190,11 @@ def halves_from_pairs(tensor: Tensor, heads: int) -> Tensor:
 # --- predictor -------------------------------------------------------------------------------------------------------
 
 
-def load_gguf(path: Path, overrides: JsonMapping) -> "LanguagePredictor":
+def load_gguf(path: Path, overrides: JsonMapping) -> "AnyPredictor":
     """The language predictor of a GGUF file."""
     source = read_gguf(path)
-    config, ours = _our_config(source)
+    config, _ = _our_config(source)
     text = parse_config(path.parent, source.metadata, build_tokenizer, path.name)
-    model = gpt.Model(ours)
     tensors = dict(huggingface_weights(source, config))
-    load_weights(model, llama.with_zero_biases(model, tensors, config), llama.names(ours), llama.COMPUTED)
-    return causal.language_predictor(path, config, overrides, ours, model, text)
+    folder = replace(llama.FORMAT.build_model(path.parent, config, tensors, path.name), path=path)
+    return llama.FORMAT.processors.load(causal.with_tokenizer(folder, text), overrides)

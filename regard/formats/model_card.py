@@ -20,8 +20,7 @@ from ..metrics.tokenization import choose_tokenization
 if TYPE_CHECKING:
     from ..data.source import Source
     from ..tasks.predictor import AnyPredictor
-    from ..tasks.translate.task import TranslatePredictor
-    from .convert import AnyExporter
+    from .exporter import Exporter
 
 METRICS = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
 TEXT_METRICS = ("bleu", "chrf", "ter")
@@ -32,7 +31,7 @@ def model_card(
     folder: Path,
     name: str,
     library: str,
-    exporter: "AnyExporter",
+    exporter: "Exporter",
     metrics: JsonMapping | None,
     averaged: int,
 ) -> str:
@@ -148,61 +147,6 @@ def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) 
 # --- usage examples --------------------------------------------------------------------------------------------------
 
 
-def transformers_usage(predictor: "TranslatePredictor") -> str:
-    """A usage example with transformers."""
-    from .huggingface.tokenizer_export import has_target_folder
-
-    target = "source"
-    if has_target_folder(predictor):
-        target = 'AutoTokenizer.from_pretrained(folder, subfolder="target")'
-    return f"""
-```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-folder = "."
-source = AutoTokenizer.from_pretrained(folder)
-target = {target}
-model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-batch = source(["a sentence"], return_tensors="pt", padding=True)
-print(target.batch_decode(model.generate(**batch), skip_special_tokens=True))
-```
-
-transformers ends a beam search as regard does with `decode.strategy.early_stopping=heuristic`.
-"""
-
-
-def ctranslate2_usage(predictor: "TranslatePredictor") -> str:
-    """A usage example with CTranslate2."""
-    decode = predictor.run.decode
-    beam = decode.strategy.size if decode.strategy.kind == "beam" else 1
-    target = "source" if predictor.source is predictor.target else 'Tokenizer.from_file("target/tokenizer.json")'
-    return f"""
-```python
-import ctranslate2
-from tokenizers import Tokenizer
-
-translator = ctranslate2.Translator(".")
-source = Tokenizer.from_file("tokenizer.json")
-source.encode_special_tokens = True  # control tokens in a text are ordinary text
-target = {target}
-tokens = source.encode("a sentence", add_special_tokens=False).tokens
-outputs = translator.translate_batch([tokens], beam_size={beam}, length_penalty={decode.strategy.length_penalty:g},
-                                     min_decoding_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
-print(target.decode([target.token_to_id(token) for token in outputs[0].hypotheses[0]]))
-```
-
-The model adds END to the source by itself. END counts in the length by which a score is divided. A beam search ends
-as in regard with `decode.strategy.early_stopping=first`.
-"""
-
-
-def bert_usage(predictor: "AnyPredictor") -> str:
-    """A usage example of an encoder."""
-    from .huggingface.bert import architecture
-
-    return encoder_usage(architecture(predictor.run.model))
-
-
 def encoder_usage(name: str, before: str = "", arguments: str = "") -> str:
     """The example for a transformers class. `before` is a line before the call, `arguments` follow `**batch` in it."""
     output = "last_hidden_state" if name.endswith("Model") else "to_tuple()[0]"
@@ -219,8 +163,8 @@ batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=
 """
 
 
-def image_usage(name: str, last: str) -> str:
-    """The example for a transformers class that reads an image; `last` prints its `outputs`."""
+def image_usage(name: str, last: str, mode: str) -> str:
+    """The example for a transformers class that reads an image in this mode; `last` prints its `outputs`."""
     return f"""
 ```python
 from PIL import Image
@@ -229,7 +173,7 @@ from transformers import AutoImageProcessor, {name}
 folder = "."
 processor = AutoImageProcessor.from_pretrained(folder)
 model = {name}.from_pretrained(folder).eval()
-image = Image.open("image.png").convert("RGB")
+image = Image.open("image.png").convert("{mode}")
 outputs = model(**processor(image, return_tensors="pt"))
 {last}
 ```

@@ -21,8 +21,11 @@ def first_module(path: Path) -> Path:
 
 
 def weight_files(path: Path) -> list[str]:
-    """The names of the safetensors files that a folder needs: one, or several that its index lists."""
-    if not (path / INDEX).is_file():
+    """The names of the safetensors files that a folder needs: one, or several that its index lists.
+
+    As in transformers, model.safetensors wins over an index, which may be a stale one.
+    """
+    if (path / WEIGHTS).is_file() or not (path / INDEX).is_file():
         return [WEIGHTS]
     weight_map = read_json(path / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config.strategies import Beam, EarlyStopping, Greedy, TokenRules
 from ..data.batch import Batch
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
     from ..tasks.translate.task import TranslatePredictor
+    from .huggingface.format import Folder
 
 MAX_DIFFERENCE = 1e-4  # relative to the largest output; sums in another order differ by 1e-7 to 1e-5 in fp32
 MIN_SCALE = 1e-2  # outputs that are all smaller count as this large: an untrained head gives almost nothing
@@ -59,8 +59,15 @@ def beam(max_tokens: int, early_stopping: EarlyStopping, length_penalty: float) 
     return NEUTRAL | {"strategy": strategy, "max_tokens": max_tokens}
 
 
+def compare_tokens(reader: str, texts: list[str], theirs: list[list[int]], expected: list[list[int]]) -> None:
+    """An error for the first text whose tokens differ from the expected ones."""
+    for text, actual, tokens in zip(texts, theirs, expected, strict=True):
+        if actual != tokens:
+            raise export_error(f"{reader} gives other tokens for {text!r}: {actual} and not {tokens}")
+
+
 class Seq2SeqSample:
-    """Tokens, logits and greedy outputs of the run for a few sentences."""
+    """Tokens, logits and texts, by greedy and by beam search, of the run for a few sentences."""
 
     def __init__(self, predictor: "TranslatePredictor") -> None:
         self.predictor, self.texts = predictor, sample_texts(predictor)
@@ -69,6 +76,7 @@ class Seq2SeqSample:
         outputs = predictor.predict(self.texts, **greedy(self.max_tokens))
         self.batch: Batch = predictor.pair(self.ids, predictor.target.encode(outputs))
         self.logits = self.logits_of(predictor)
+        self.inputs, self.expected, self.count = f"{len(self.texts)} sentences", [self.logits], MatchCount()
 
     @torch.no_grad()
     def logits_of(self, predictor: "TranslatePredictor") -> Tensor:
@@ -76,13 +84,47 @@ class Seq2SeqSample:
 
         return logits(predictor.model, self.batch)
 
-    def compare_logits(self, reader: str, theirs: Tensor) -> float:
-        return check_close(f"{reader} gives logits", theirs, self.logits)
+    def ours(self, folder: "Folder") -> list[Tensor]:
+        from ..tasks.translate.task import TranslatePredictor
+        from .huggingface.folder import load_folder
 
-    def compare_tokens(self, reader: str, theirs: list[list[int]], expected: list[list[int]]) -> None:
-        for text, actual, tokens in zip(self.texts, theirs, expected, strict=True):
-            if actual != tokens:
-                raise export_error(f"{reader} gives other tokens for {text!r}: {actual} and not {tokens}")
+        predictor, ours = self.predictor, load_folder(folder.root, {"device": "cpu"})
+        assert isinstance(ours, TranslatePredictor)
+        compare_tokens("the folder", self.texts, ours.source.encode(self.texts), self.ids)
+        penalties = [each.run.decode.strategy.length_penalty for each in (ours, predictor)]
+        for theirs, expected in ([greedy(0)] * 2, [beam(0, "exact", penalty) for penalty in penalties]):
+            self.count.add("the folder", ours.predict(self.texts, **theirs), predictor.predict(self.texts, **expected))
+        return [self.logits_of(ours)]
+
+    def theirs(self, model: nn.Module, draft: Path, hf: ModuleType) -> list[Tensor]:
+        from .huggingface.seq2seq import has_target_folder
+
+        predictor, texts, hf_model = self.predictor, self.texts, cast(Any, model)
+        source = target = hf.AutoTokenizer.from_pretrained(draft)
+        if has_target_folder(predictor):
+            target = hf.AutoTokenizer.from_pretrained(draft, subfolder="target")
+        ids = [[*row, predictor.source.end] for row in self.ids]
+        compare_tokens("transformers", texts, source(texts).input_ids, ids)
+        batch, inputs = self.batch, source(texts, return_tensors="pt", padding=True)
+        logits = hf_model(**inputs, decoder_input_ids=batch["target"].values).logits
+        penalty: float = predictor.run.decode.strategy.length_penalty
+        hf_model.generation_config = plain_generation(
+            hf_model.generation_config, predictor.target.end, predictor.suppressed, hf
+        )
+        for theirs, ours in (
+            ({"num_beams": 1}, greedy(self.max_tokens)),
+            (
+                {"num_beams": BEAM, "early_stopping": False, "length_penalty": penalty},
+                beam(self.max_tokens, "heuristic", penalty),
+            ),
+        ):
+            outputs = hf_model.generate(**inputs, max_new_tokens=self.max_tokens, **theirs)
+            decoded = target.batch_decode(outputs, skip_special_tokens=True)
+            self.count.add("transformers", decoded, whole_texts(predictor, texts, ours))
+        return [logits.flatten(0, 1)[batch["labels"].positions]]
+
+    def findings(self) -> str:
+        return f"{self.count}, "
 
 
 class MatchCount:
@@ -123,29 +165,6 @@ def export_error(reason: str) -> Exception:
     return RuntimeError(f"the check of the export failed: {reason}; nothing was kept")
 
 
-def compare_texts(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
-    """Compare the run with the folder as regard reads it, and as transformers does if installed; report the result."""
-    from ..tasks.translate.task import TranslatePredictor
-    from .huggingface.folder import load_folder
-
-    sample, ours, count = Seq2SeqSample(predictor), load_folder(draft, {"device": "cpu"}), MatchCount()
-    assert isinstance(ours, TranslatePredictor)
-    sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
-    difference = sample.compare_logits("the folder", sample.logits_of(ours))
-    penalties = [each.run.decode.strategy.length_penalty for each in (ours, predictor)]
-    for theirs, expected in ([greedy(0)] * 2, [beam(0, "exact", penalty) for penalty in penalties]):
-        count.add("the folder", ours.predict(sample.texts, **theirs), predictor.predict(sample.texts, **expected))
-    readers = ["regard"]
-    if find_spec("transformers") is not None:
-        import transformers
-
-        with quiet(transformers):
-            difference = max(difference, _compare_transformers(sample, draft, transformers, count))
-        readers.append(f"transformers {transformers.__version__}")
-    result = f"{count}, logits apart by {difference:.1g} (relative)"
-    return f"{len(sample.texts)} sentences with {' and '.join(readers)}: {result}"
-
-
 @contextmanager
 def quiet(hf: ModuleType) -> Iterator[None]:
     """Silence the progress bars and warnings of transformers."""
@@ -159,34 +178,6 @@ def quiet(hf: ModuleType) -> Iterator[None]:
         logging.set_verbosity(level)
         if progress:
             logging.enable_progress_bar()
-
-
-@torch.no_grad()
-def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: ModuleType, count: MatchCount) -> float:
-    from .huggingface.tokenizer_export import has_target_folder
-
-    predictor, model = sample.predictor, hf.AutoModelForSeq2SeqLM.from_pretrained(draft).eval()
-    source = target = hf.AutoTokenizer.from_pretrained(draft)
-    if has_target_folder(predictor):
-        target = hf.AutoTokenizer.from_pretrained(draft, subfolder="target")
-    ids = [[*row, predictor.source.end] for row in sample.ids]
-    sample.compare_tokens("transformers", source(sample.texts).input_ids, ids)
-    batch, inputs = sample.batch, source(sample.texts, return_tensors="pt", padding=True)
-    logits = model(**inputs, decoder_input_ids=batch["target"].values).logits.flatten(0, 1)[batch["labels"].positions]
-    difference = sample.compare_logits("transformers", logits)
-    penalty: float = predictor.run.decode.strategy.length_penalty
-    model.generation_config = plain_generation(model.generation_config, predictor.target.end, predictor.suppressed, hf)
-    for theirs, ours in (
-        ({"num_beams": 1}, greedy(sample.max_tokens)),
-        (
-            {"num_beams": BEAM, "early_stopping": False, "length_penalty": penalty},
-            beam(sample.max_tokens, "heuristic", penalty),
-        ),
-    ):
-        outputs = model.generate(**inputs, max_new_tokens=sample.max_tokens, **theirs)
-        texts = target.batch_decode(outputs, skip_special_tokens=True)
-        count.add("transformers", texts, whole_texts(predictor, sample.texts, ours))
-    return difference
 
 
 def plain_generation(config: "GenerationConfig", end: int, suppressed: list[int], hf: ModuleType) -> "GenerationConfig":
@@ -207,38 +198,3 @@ def best_hypotheses(predictor: "TranslatePredictor", texts: list[str], decode: J
     requests, sources = predictor.requests(texts, **decode), predictor.modality.read(texts)
     pairs = zip(sources, map(predictor.plan, requests), strict=True)
     return [hypotheses[0] for hypotheses in predictor.run_programs(predictor.writer.search(*pair) for pair in pairs)]
-
-
-def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
-    """Compare log-probabilities and texts with CTranslate2's. Below fp32 they differ: differences are only reported."""
-    from .ctranslate2 import import_ctranslate2, token_strings
-
-    sample, library = Seq2SeqSample(predictor), import_ctranslate2()
-    count = MatchCount(MIN_EQUAL_TEXTS if precision == "fp32" else 0.0)
-    translator = library.Translator(str(draft), device="cpu")
-    predictor = predictor.with_model(predictor.module)
-    predictor.filters = ()  # CTranslate2 renormalizes after a filter and regard does not
-    source, target = token_strings(predictor.source), token_strings(predictor.target)
-    target_ids = {name: number for number, name in enumerate(target)}
-    tokens = [[source[number] for number in ids] for ids in sample.ids]
-    difference, largest = 0.0, sample.logits.abs().max().item()
-    penalty: float = predictor.run.decode.strategy.length_penalty
-    for size, ours in ((1, greedy(sample.max_tokens)), (BEAM, beam(sample.max_tokens, "first", penalty))):
-        theirs = {"beam_size": size, "length_penalty": penalty, "min_decoding_length": 0}
-        outputs = translator.translate_batch(tokens, max_decoding_length=sample.max_tokens, **theirs)
-        ids = [[target_ids[name] for name in output.hypotheses[0]] for output in outputs]
-        scores = translator.score_batch(tokens, [output.hypotheses[0] for output in outputs])
-        for score, expected in zip(scores, predictor.logprobs(sample.ids, ids), strict=True):
-            pairs = zip(score.log_probs, expected, strict=True)
-            difference = max(difference, *(abs(actual - reference) for actual, reference in pairs))
-        if precision == "fp32":
-            check_difference("CTranslate2 gives log-probabilities", difference, largest)
-        best = best_hypotheses(predictor, sample.texts, ours)
-        ended = [i for i, hypothesis in enumerate(best) if hypothesis.ended]  # unended texts are cut off elsewhere
-        theirs_texts, our_texts = (
-            predictor.target.decode(ids),
-            predictor.target.decode([hypothesis.tokens for hypothesis in best]),
-        )
-        count.add("CTranslate2", [theirs_texts[i] for i in ended], [our_texts[i] for i in ended])
-    result = f"{count} to those of fp32, log-probabilities apart by {difference:.1g}"
-    return f"{len(tokens)} sentences with ctranslate2 {library.__version__}: {result}"

@@ -13,6 +13,7 @@ from ..adapt.heads import HeadName, all_heads, head_sites, parse_heads
 from ..adapt.mute import muted_copy
 from ..adapt.outliers import random_inputs, smallest_vocab
 from ..adapt.prune import fill_heads, remove_heads
+from ..config import measured
 from ..config.run_folder import is_run, read_run, write_run
 from ..errors import UserError
 from ..families import family
@@ -54,6 +55,7 @@ def prune_run(
     about = read_run(path)
     names = [*predictor.run.pruned_heads, *map(str, chosen)]
     about |= {"config": about["config"] | {"pruned_heads": names}}
+    about.get(measured.KEY, {}).pop("alignment", None)  # its head may have gone, and the others have new numbers
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as draft:
         write_copy(path, draft, about, model)

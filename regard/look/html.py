@@ -40,7 +40,9 @@ def page(view: "AttentionView", layer: object = None, head: object = None, kind:
     """The page; it first shows `layer`, `head` and `kind`."""
     parts = {name: files(__package__).joinpath("page", name).read_text("utf-8") for name in PAGE_FILES}
     data, blobs = _page_data(view)
-    data["first"] = {"layer": layer, "head": head, "kind": kind}
+    data["first"] = {"layer": layer, "head": head, "kind": kind, "cross": None}
+    if "cross" in view.kinds:  # what the page begins with if none is given
+        data["first"]["cross"] = {"layer": view.layer_map(kind="cross").layer, "head": view.first_head(None, "cross")}
     text = parts["page.html"].replace("/*STYLE*/", parts["page.css"])
     text = text.replace("/*SCRIPT*/", "\n".join(parts[name] for name in PAGE_FILES if name.endswith(".js")))
     text = text.replace("{{title}}", html.escape(f"{view.title} · attention" if view.title else "attention"))
@@ -66,6 +68,7 @@ def json_view(view: "AttentionView", maps: "list[AttentionMap]", heads: list[int
         "title": view.title,
         "axes": {name: {"name": axis.name, "labels": axis.labels} for name, axis in view.axes.items()},
         "logprobs": list(view.logprobs),
+        "decision": None if view.decision is None else view.decision.record(),
         "maps": [
             {
                 "path": attention.site.path,
@@ -127,6 +130,7 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
         "largest": most,
         "leftOut": dict(view.left_out),
         "logprobs": [round(logprob, 4) for logprob in view.logprobs],
+        "decision": None if view.decision is None else view.decision.record(),
         "thumbnail": THUMBNAIL,
         "overview": len(blobs) - 1,
     }

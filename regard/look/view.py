@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from ..config.measured import AlignmentHeads
 from ..errors import UserError
 from ..files import PICTURES, JsonObject, atomic_write, check_picture_path, write_json
 from .axes import ViewAxis
+from .decision import Decision
 from .draw import Axis, draw_matrices
 from .html import json_view, notebook_frame, page
 from .record import NO_ATTENTION, AttentionKind, AttentionSite, LayerRecorder, Which
@@ -63,6 +65,8 @@ class AttentionView:
     title: str = ""
     logprobs: tuple[float, ...] = ()  # of the tokens of the target, END last
     left_out: Mapping[AttentionKind, str] = field(default_factory=dict)  # what was too large to record, and its size
+    decision: Decision | None = None  # of a classifier with n-grams: what they and the encoder contribute
+    alignment_heads: AlignmentHeads | None = None  # the cross-attention that is shown first and aligns
 
     def __post_init__(self) -> None:
         if not self.maps:
@@ -119,9 +123,10 @@ class AttentionView:
     def weights(self, layer: int | None = None, head: Which = None, kind: str | None = None) -> npt.NDArray[np.float32]:
         """(queries, keys) of a layer and head, both from 1; (heads, queries, keys) for head="all".
 
-        By default the mean over the heads, and the layer that a picture shows.
+        By default the layer that a picture shows, and the mean over its heads, or its head that aligns.
         """
         chosen = self.layer_map(layer, kind)
+        head = self.first_head(layer, chosen.kind) if head is None else head
         if head == "all":
             array: npt.NDArray[np.float32] = chosen.weights.numpy()
             return array
@@ -130,11 +135,23 @@ class AttentionView:
         return array
 
     def layer_map(self, layer: Which = None, kind: str | None = None) -> AttentionMap:
-        """The map of a layer; by default that of a picture: the second-to-last of cross-attention, else the middle."""
+        """The map of a layer; by default that of a picture: of cross-attention the one that aligns, else the middle.
+
+        Where it is unknown which one aligns, it is the second-to-last.
+        """
         maps = self.layers(kind)
-        if layer is None:
-            return maps[max(len(maps) - 2, 0) if maps[0].kind == "cross" else len(maps) // 2]
-        return self._chosen(layer, maps[0].kind)[0]
+        if layer is not None:
+            return self._chosen(layer, maps[0].kind)[0]
+        if maps[0].kind != "cross":
+            return maps[len(maps) // 2]
+        known = [] if self.alignment_heads is None else [m for m in maps if m.layer == self.alignment_heads.layer]
+        return known[0] if known else maps[max(len(maps) - 2, 0)]
+
+    def first_head(self, layer: Which, kind: AttentionKind) -> int | None:
+        """The head that a picture shows, from 1, if no layer and no head are asked for; None: the mean."""
+        if layer is None and kind == "cross" and (heads := self.alignment_heads) is not None:
+            return heads.head if heads.layer == self.layer_map(kind=kind).layer else None
+        return None
 
     def layers(self, kind: str | None = None) -> list[AttentionMap]:
         """The maps of a kind; by default of cross-attention, if there is some."""
@@ -158,8 +175,9 @@ class AttentionView:
         return [attention.weights for attention in self.maps if attention.kind == "cross"]
 
     def cross(self) -> Tensor:
-        """(target, source): the mean over the heads of the second-to-last decoder layer, which aligns best."""
-        return self.layer_map(kind="cross").weights.mean(0)
+        """(target, source): the cross-attention that aligns."""
+        layer, head = self.layer_map(kind="cross").weights, self.first_head(None, "cross")
+        return layer.mean(0) if head is None else layer[head - 1]
 
     def texts(self) -> tuple[list[str], list[str]]:
         """The labels of source and target, both without END."""
@@ -223,7 +241,6 @@ class AttentionView:
         return notebook_frame(page(self))
 
     def _draw(self, path: Path, layer: Which, head: Which, attention: AttentionMap) -> None:
-        reader = "the decoder for " if attention.kind == "cross" else ""
         note = f" ({attention.site.note})" if attention.site.note else ""
         reader = "the decoder for " if attention.kind == "cross" else ""
         draw_matrices(
@@ -235,12 +252,13 @@ class AttentionView:
                 attention.keys.labels,
             ),
             TITLES[attention.kind],
-            f"each row: attention of {reader}that {attention.queries.name}{note}",
+            f"each row: attention of {reader}that {attention.queries.name}{note}"
+            + (f"; {self.decision.summary}" if self.decision else ""),
         )
 
     def _panels(self, layer: Which, head: Which, kind: AttentionKind) -> list[dict[str, Tensor]]:
         """A row of titled matrices for every layer: one for each head, or the mean over the heads."""
-        rows = []
+        rows, head = [], self.first_head(layer, kind) if head is None else head
         for attention in self._chosen(layer, kind):
             weights, panels = attention.weights, {}
             name = f"layer {attention.layer} of {self.counts[kind]}"

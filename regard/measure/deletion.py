@@ -5,7 +5,7 @@ high. Random order is the reference.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from ..look.record import record_layers
 from ..look.rollout import rollout
 from ..tasks.base import Record, open_lines
 from ..tasks.classify import items as text_items
+from ..tasks.classify.items import TextItem
 from ..tasks.classify.task import ClassifyPredictor
+from ..tasks.label.texts import is_empty
 from ..tasks.masked.task import MaskedPredictor
 from ..tasks.predictor import AnyPredictor
 from ..tasks.translate.task import TranslatePredictor
@@ -79,8 +81,12 @@ class Attributions:
             importance["attention"] = layers[-1].mean(0)[reading.query]
             importance["norm-weighted attention"] = self._layers(self.normed, reading)[-1].mean(0)[reading.query]
             importance["rollout"] = rollout(layers)[-1][reading.query]
-        importance["gradient × input"] = gradient_input(self.tap, reading)
-        importance["integrated gradients"] = integrated_gradients(self.tap, reading, STEPS)
+        importance["gradient × input"] = gradient_input(self.tap, reading).sum(0)
+        importance["integrated gradients"] = integrated_gradients(self.tap, reading, STEPS).sum(0)
+        if self.tap.ngrams is not None:
+            gradients = self.tap.gradients(reading.score, reading.inputs([reading.tokens]), None).ngrams
+            assert gradients is not None
+            importance["n-grams"] = self.tap.ngram_parts(reading, gradients[0])
         return importance
 
     def _cross(self, reading: Readout) -> list[Tensor]:
@@ -149,9 +155,10 @@ def _without(tokens: Sequence[int], order: Sequence[int], share: float) -> list[
 
 def _readings(predictor: AnyPredictor, files: DataFiles | None, count: int) -> Iterator[Readout]:
     """The readouts of texts of the data; texts of fewer than two tokens have nothing to delete."""
+    texts: Iterable[TextItem]
     match predictor:
         case ClassifyPredictor():
-            texts = (text for text, *_ in text_items.data_split(predictor.run, "test", files))
+            texts = map(text_items.item_of_example, text_items.data_split(predictor.run, "test", files))
         case MaskedPredictor():
             texts = (_mask_word(text) for (text, *_) in open_lines(predictor.run, "test", files))
         case TranslatePredictor():
@@ -165,7 +172,7 @@ def _readings(predictor: AnyPredictor, files: DataFiles | None, count: int) -> I
     for text in texts:
         if yielded == count:
             return
-        reading = readout(predictor, text, option="--deletion") if text.strip() else None
+        reading = None if is_empty(text) else readout(predictor, text, option="--deletion")
         if reading is not None and len(reading.tokens) - len(reading.fixed) > 1:
             yielded += 1
             yield reading

@@ -11,9 +11,11 @@ import torch
 
 from ..adapt.heads import HeadName
 from ..adapt.mute import HeadGates, HeadMeans, Means
+from ..adapt.ngrams import ngrams_of
 from ..config.task_settings import Metric, task_settings
 from ..look.draw import Axis, draw_matrices
 from ..tasks.base import Metrics, Record
+from ..tasks.classify.explain import without_encoder
 from ..tasks.label.baselines import without_baselines
 from ..tasks.muting import private_copy
 from ..tasks.predictor import AnyPredictor
@@ -37,6 +39,8 @@ class EffectReport:
     score: float  # with all heads
     data: str
     heads: tuple[HeadEffect, ...]
+    without_heads: float  # the score with all heads muted by zeros
+    ngrams_alone: float | None = None  # the score of the n-grams of a classifier without its encoder; None: it has none
 
     def record(self) -> Record:
         return asdict(self)
@@ -66,7 +70,24 @@ def measure_effect(
         remaining = (time.monotonic() - started) / number * (len(heads) - number)
         progress(f"head {head} ({number} of {len(heads)}): {metric.name} {drops[0]:+.4f}, {remaining:.0f} s left")
     source = "the test data of the run" if data is None else str(data)
-    return EffectReport(metric.name, metric.higher_is_better, score, source, tuple(effects))
+    gates.mute(heads)
+    alone = without_encoder(predictor) if ngrams_of(predictor.module) is not None else None
+    return EffectReport(
+        metric.name,
+        metric.higher_is_better,
+        score,
+        source,
+        tuple(effects),
+        _score(private, data, metric),
+        None if alone is None else _score(alone, data, metric),
+    )
+
+
+def _score(predictor: AnyPredictor, data: Any, metric: Metric) -> float:
+    """The score on data that were reported by the first evaluation."""
+    with without_baselines(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(predictor.evaluate(data)[metric.name])
 
 
 def _drop(
@@ -79,9 +100,7 @@ def _drop(
     means: Means | None,
 ) -> float:
     gates.mute([head], means)
-    with without_baselines(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the data were reported by the first evaluation
-        muted = float(private.evaluate(data)[metric.name])
+    muted = _score(private, data, metric)
     return score - muted if metric.higher_is_better else muted - score
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ..adapt.heads import head_sites
+from ..adapt.ngrams import ngrams_of
 from ..data.loading.sampler import sorted_batches
 from ..data.sources.dependencies import ROOT, DependencyTree, read_trees
 from ..errors import UserError
@@ -20,6 +21,7 @@ from .text_reader import TextReader, text_reader
 
 BATCH_TOKENS = 2048  # of a batch: the weights of one layer are in memory at a time
 MAX_COLUMNS = 24  # relations of a picture
+NGRAM_NOTE = "this classifier also adds logits of n-grams, in which heads have no part; see look --ngrams"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class HeadReport:
     causal: bool  # only links to earlier words count
     heads: tuple[HeadEntry, ...]
     relations: tuple[RelationEntry, ...]
+    note: str = ""  # what else decides, beside the heads
 
     def record(self) -> Record:
         return asdict(self)
@@ -100,6 +103,7 @@ def report_heads(predictor: AnyPredictor, data: str | Path, test: str | Path | N
         reader.causal,
         tuple(_head_entries(measured)),
         tuple(_relation_entries(chosen, measured)),
+        NGRAM_NOTE if ngrams_of(predictor.module) is not None else "",
     )
 
 

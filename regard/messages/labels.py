@@ -85,10 +85,20 @@ class RegressionResult(Result):
 
 @dataclass(frozen=True)
 class TagRequest(Request):
-    """A sentence as words, or as text: CoNLL-U, columns, a JSON object, or words between spaces."""
+    """A sentence as words, or as text: CoNLL-U, columns, a JSON object, or plain text."""
 
     sentence: str | tuple[str, ...]
     top: int | None = None  # number of candidates per word; 0: none
+
+
+@dataclass(frozen=True)
+class TaggedSpan:
+    """Words of a plain text that tags such as B-PER and I-PER mark together, with their characters."""
+
+    label: str
+    text: str
+    start: int
+    end: int  # after the last character
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,8 @@ class TagResult(Result):
     probabilities: tuple[float, ...]
     top: tuple[tuple[LabelProbability, ...], ...] = ()  # per word
     text: str | None = None  # a sentence that was given as text, with its tags, in its own format
+    offsets: tuple[tuple[int, int], ...] = ()  # per word of a plain text: its first character, and after its last
+    spans: tuple[TaggedSpan, ...] = ()  # of a plain text, if the tags mark some
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class DetectRequest(Request):
 
     image: Image
     threshold: float | None = None  # of the scores
-    top: int | None = None  # number of objects in the result, at most
+    top: int | None = None  # number of objects in the result, at most; 0: all
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class TranscribeRequest(TargetRequest):
     # Whisper alone; decode.* documents them
     language: str | None = None
     task: Literal["transcribe", "translate"] | None = None
-    timestamps: bool | None = None
+    timestamps: bool | Literal["long"] | None = None
     sequential: bool | None = None
     prompt: str | None = None
     condition_on_previous: bool | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..alignment.links import Symmetrization
+from ..look.decision import Decision
 from .base import Request, Result
 from .media import AnyItem
 
@@ -92,6 +93,7 @@ class LookResult(Result):
     axes: dict[str, tuple[str, ...]]  # the labels of source, target and prefix
     layers: tuple[LayerAttention, ...]
     logprobs: tuple[float, ...] = ()  # of the tokens of the target; END comes last
+    decision: Decision | None = None  # of a classifier with n-grams: what they and the encoder contribute
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from .spoken_numbers import SCALES, join_numbers
+from .whisper_english import normalize_whisper_english
 
 APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ＇`´", "'"))
 INNER_APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
@@ -37,6 +38,7 @@ NORMALIZERS: dict[str, Callable[[str], str]] = {
     "none": normalize_none,
     "basic": normalize_basic,
     "english": normalize_english,
+    "whisper-english": normalize_whisper_english,
 }
 
 

@@ -35,8 +35,9 @@ def query_axis(
 
 
 def picture(pixels: Array) -> Array:
-    """Pixels (channels, height, width) as (height, width, channels)."""
-    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
+    """Pixels (channels, height, width) as RGB (height, width, 3)."""
+    colors = np.repeat(pixels, 3, 0) if len(pixels) == 1 else pixels[:3]
+    return np.ascontiguousarray(colors.transpose(1, 2, 0))
 
 
 def frame_axis(sound: SoundFrames, stride: int, positions: int, frames: Array | None = None) -> ViewAxis:

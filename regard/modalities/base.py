@@ -82,6 +82,10 @@ class Modality(ABC, Generic[Raw]):
         """True if there is nothing to read."""
         return False
 
+    def is_uniform(self, array: Array) -> bool:
+        """True for an encoded item that is the same throughout, so that its result means nothing."""
+        return False
+
     def read(self, items: Sequence[Raw | Media]) -> list[EncodedInput]:
         """Items of requests, many at once: the function of `Read` jobs."""
         raws = [item.raw if isinstance(item, Media) else item for item in items]
@@ -94,6 +98,10 @@ class Modality(ABC, Generic[Raw]):
         return EncodedInput(raw, array, self.collate([array]), self.max_tokens(array), self.key(raw, array))
 
     # --- attention ---------------------------------------------------------------------------------------------
+
+    def aligned(self, view: AttentionView) -> AttentionView:
+        """The view with the cross-attention that aligns, where it is known."""
+        return view
 
     def look_input(self, raw: Raw | Media) -> EncodedInput:
         """An item whose attention is shown."""

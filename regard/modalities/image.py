@@ -37,6 +37,9 @@ class ImageModality(Modality[RawImage]):
     def collate(self, arrays: Sequence[Array]) -> Inputs:
         return self.processor.collate(arrays)
 
+    def is_uniform(self, array: Array) -> bool:
+        return self.processor.is_uniform(array)
+
     def cost(self, array: Array) -> int:
         return self.processor.cost(array)
 

@@ -17,7 +17,7 @@ from ..processors.sound.segments import segments
 from ..processors.text.tokenizers import Tokenizer
 from .axes import frame_axis
 from .base import EncodedInput, Modality, trace_view
-from .times import TokenTimes, timed_words
+from .times import TokenTimes
 
 
 class AudioSegment(NamedTuple):
@@ -84,8 +84,7 @@ class SoundModality(Modality[RawSound]):
     def align(
         self, source: EncodedInput, trace: TokenTrace, text: str, tokens: Sequence[int], target: Tokenizer, model: Any
     ) -> TimeAlignment:
-        """By CTC where the model has it, else where the decoder attends."""
+        """By CTC where the model has it, else by the decoder's attention, and where there is sound."""
         view = trace_view(self.axis(source, model, len(trace.states)), trace, tokens, target)
         times = TokenTimes(model, self.processor, self.stride, target.pad)
-        spans = times.of_trace(trace.states, tokens, view.cross())
-        return TimeAlignment(tuple(spans), tuple(timed_words(text, tokens, spans, target)))
+        return times.of_trace(source.raw, trace.states, tokens, view.cross(), text, target)

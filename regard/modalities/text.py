@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..config.measured import AlignmentHeads
 from ..data.datasets.collate import pad_tokens
 from ..decode.engine.passes import TokenTrace
-from ..decode.search.texts import word_alignment
 from ..errors import UserError
 from ..families.protocols import ModelBase
-from ..look import ViewAxis
+from ..look import AttentionView, ViewAxis
 from ..messages.texts import TokenAlignment
 from ..parts import Inputs
 from ..processors.base import Array
 from ..processors.text.tokenizers import Tokenizer
+from .alignments import aligned_view, attention_links
 from .base import END, EncodedInput, Modality, trace_view
 
 
@@ -24,9 +25,11 @@ class TextModality(Modality[str]):
 
     name, noun, tensor_kind = "text", "a text", "tokens"
 
-    def __init__(self, tokenizer: Tokenizer, context: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, context: int | None = None, alignment_heads: AlignmentHeads | None = None
+    ) -> None:
         """`context`: the most tokens that the model reads; longer texts are refused."""
-        self.tokenizer, self.context = tokenizer, context
+        self.tokenizer, self.context, self.alignment_heads = tokenizer, context, alignment_heads
 
     def encode(self, raw: str) -> Array:
         return self.encode_all([raw])[0]
@@ -70,10 +73,12 @@ class TextModality(Modality[str]):
         tokens = self.tokenizer.tokens(source.array[:-1].tolist())
         return ViewAxis.of_tokens("source", [*tokens, END], ended=True)
 
+    def aligned(self, view: AttentionView) -> AttentionView:
+        return aligned_view(view, self.alignment_heads)
+
     def align(
         self, source: EncodedInput, trace: TokenTrace, text: str, tokens: Sequence[int], target: Tokenizer, model: Any
     ) -> TokenAlignment:
-        view = trace_view(self.axis(source, model, len(source.array)), trace, tokens, target)
-        (read, written), positions = view.texts(), view.alignment()
-        words = word_alignment(positions, read, written)
-        return TokenAlignment(tuple(read), tuple(positions), tuple((i, j) for i, j in words))
+        view = self.aligned(trace_view(self.axis(source, model, len(source.array)), trace, tokens, target))
+        words = sorted(attention_links(view))
+        return TokenAlignment(tuple(view.texts()[0]), tuple(view.alignment()), tuple(words))

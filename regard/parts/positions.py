@@ -125,6 +125,20 @@ class SinusoidPositions(FrequencyPositions):
         return x + self.vectors(positions).to(x.dtype)
 
 
+class StoredPositions(Positions):
+    """A fixed vector per position, from a table that is saved with the weights."""
+
+    table: Tensor
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("table", table)
+
+    def add_to_input(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        rows = self.table[: x.size(1)] if positions is None else self.table[positions]
+        return x + rows.to(x.dtype)
+
+
 class GridPositions(nn.Module):
     """DETR: row and column positions over valid pixels, scaled to 2π; half of the width for each."""
 

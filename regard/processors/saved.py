@@ -72,13 +72,17 @@ def export_processors(folder: Path, processors: Mapping[str, Processor]) -> None
     write_json(folder / LIST, save_processors(folder, processors))
 
 
+def imported_processor(folder: Path, *kinds: str) -> Processor | None:
+    """The first processor of these kinds that `export_processors` saved; None if there is none."""
+    entries = check_entries(read_optional_json(folder / LIST), folder / LIST).values()
+    entry = next((entry for entry in entries if entry["kind"] in kinds), None)
+    return None if entry is None else load_processor(folder / entry["file"], entry["kind"])
+
+
 def imported_labels(folder: Path) -> LabelSet | None:
     """The labels that `export_processors` saved; None if there are none."""
-    entries = check_entries(read_optional_json(folder / LIST), folder / LIST).values()
-    kinds = (LabelProcessor.kind, TagProcessor.kind)
-    return saved_labels(
-        load_processor(folder / entry["file"], entry["kind"]) for entry in entries if entry["kind"] in kinds
-    )
+    processor = imported_processor(folder, LabelProcessor.kind, TagProcessor.kind)
+    return None if processor is None else saved_labels([processor])
 
 
 def saved_labels(processors: Iterable[Processor]) -> LabelSet | None:

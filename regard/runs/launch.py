@@ -16,9 +16,12 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
 from ..processors.base import Processor
 from ..processors.saved import load_processors, save_processors
+from ..progress import show_progress
+from ..tasks.base import TrainingJob
 from ..tasks.custom import NO_CUSTOM_PARTS, CustomParts
 from ..tasks.task import prepare
 from ..training import progress
+from ..training.checkpoint import MODEL, load_model
 from ..training.lock import RunLock
 from ..training.loop import Reporting, run_loop
 from ..training.protocols import Outcome
@@ -35,7 +38,7 @@ FIXED_ON_RESUME += ("train.objective.teacher", "train.objective.glancing", "trai
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 SET_BY_TASK = tuple(
     f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins", "inputs")
-) + ("data.pairs", "data.problem_type", "data.ngrams.order")
+) + ("data.pairs", "data.problem_type", "data.ngrams.order", "data.column_count")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ def _train(
         job.write_files(out)
     try:
         outcome = run_loop(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **reporting)
+        if ranks.first and outcome.status != "stopped" and outcome.steps:
+            write_measured(job, out)
     except UserError:
         if ranks.first and not resume and is_untrained(out):  # the first step failed
             remove(out)
@@ -127,6 +132,14 @@ def _train(
     finally:
         job.loader.close()
     return FinishedTraining(outcome, pretrained)
+
+
+def write_measured(job: TrainingJob, out: Path) -> None:
+    """Measure the published weights, and write what predictions should know into run.json."""
+    load_model(job.model, out / MODEL)
+    job.model.eval()
+    with show_progress(quiet=True):
+        run_folder.update_run(out, measured=job.measure().model_dump(exclude_none=True))
 
 
 # --- run folders -----------------------------------------------------------------------------------------------------

@@ -118,7 +118,8 @@ def load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "Any
 def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "AnyPredictor":
     """Load tuned runs over one base; the weights of the base are in memory once."""
     from ..device import resolve_device, use_threads
-    from ..formats import peft
+    from ..formats.peft.names import is_peft_folder
+    from ..formats.peft.read import load_adapter
     from ..tasks.task import restore
     from . import tuned
 
@@ -128,8 +129,8 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
 
     def read(name: Path) -> "AnyPredictor":
         folder = local_folder(name)
-        if peft.is_peft_folder(folder):
-            return peft.load_adapter(load(base, changes), folder, base)
+        if is_peft_folder(folder):
+            return load_adapter(load(base, changes), folder, base)
         if not run_folder.is_run(folder):
             raise UserError(f"{name} is not a tuned run: it has no run.json; give the folder of a tuned run")
         run = change_settings(read_config(folder), changes)

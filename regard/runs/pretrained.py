@@ -61,10 +61,14 @@ class Pretrained:
         self.unfrozen: list[str] = []  # `new`, and heads with a row per label: trained even if all else is frozen
 
     def digest(self) -> str:
-        """A hash of the tensor names and values."""
-        total = hashlib.blake2b(digest_size=16)
+        """A hash of the tensor names and values; without fixed modules, which older versions did not load."""
+        from ..families import family
+        from ..families.spec import is_within
+
+        total, fixed = hashlib.blake2b(digest_size=16), family(self.predictor.run.model.family).SPEC.fixed_modules
         for name, tensor in sorted(self.weights.items()):
-            total.update(name.encode() + b"\0" + tensor.contiguous().numpy().tobytes())
+            if not is_within(name, fixed):
+                total.update(name.encode() + b"\0" + tensor.contiguous().numpy().tobytes())
         return total.hexdigest()
 
     @property
@@ -143,8 +147,8 @@ class Pretrained:
     def shared_names(self, model: "nn.Module", tuned: Path | None = None) -> list[str]:
         """The tensors that the model shares with the start; sets `new` and `unfrozen`.
 
-        Only the heads of the family may differ. `tuned` is the tuned run that uses this as its base, for the message;
-        None: a training begins.
+        Only heads and fixed modules of the family may differ. `tuned` is the tuned run that uses this as its base,
+        for the message; None: a training begins.
         """
         from ..adapt.ngrams import NGRAMS_MODULE
         from ..families import family
@@ -153,7 +157,8 @@ class Pretrained:
         tensors = model.state_dict()
         self.resized = self._resized(model)
         spec = family(self.predictor.run.model.family).SPEC
-        top = {name for name in {*tensors, *self.weights} if is_within(name, (*spec.head_modules, NGRAMS_MODULE))}
+        loose = *spec.head_modules, *spec.fixed_modules, NGRAMS_MODULE
+        top = {name for name in {*tensors, *self.weights} if is_within(name, loose)}
         names = [name for name in tensors if name in self.weights and tensors[name].shape == self._shape(name)]
         new = {name for name in tensors if name not in self.weights} if self.partial else top
         wrong = [name for name in tensors if name not in names and name not in new]

@@ -13,6 +13,7 @@ from torch import nn
 from ..adapt.prune import prune_heads
 from ..config.data.base import DataFiles
 from ..config.data.texts import MaskData, SpanData
+from ..config.measured import Measurements
 from ..config.run import Run, RunType, change_settings
 from ..data.loading.loader import LoadedStep, Loader
 from ..data.source import Source
@@ -50,6 +51,10 @@ class Split(Protocol):
         """Facts about examples that were left out, with the reason."""
 
 
+def _all_facts(examples: Split) -> list[str]:
+    return examples.report() + (examples.notes(range(len(examples))) if isinstance(examples, Source) else [])
+
+
 class TrainingJob(ABC):
     """A prepared training: the run, the objective, the data and the validation."""
 
@@ -74,6 +79,10 @@ class TrainingJob(ABC):
     def validate(self) -> dict[str, float]:
         """Metrics on the validation split; none without one."""
 
+    def measure(self) -> Measurements:
+        """What predictions should know about the data and the trained model; it becomes a part of run.json."""
+        return Measurements()
+
     def write_files(self, folder: Path) -> None:
         """Write further files of a new run. The folder already has run.json and the processors."""
         return
@@ -83,7 +92,7 @@ class TrainingJob(ABC):
         facts = []
         for name, examples in self.splits.items():
             facts.append(f"{name}: {len(examples):,} examples, {examples.name}")
-            facts += [f"{name}: {fact}" for fact in examples.report()]
+            facts += [f"{name}: {fact}" for fact in _all_facts(examples)]
         return facts + self.loader.report()
 
     def count_data(self) -> list[str]:
@@ -136,7 +145,7 @@ def open_split(
     if files:
         examples = read(files)
         if split == "test":
-            log_facts(examples.name, examples.report())
+            log_facts(examples.name, _all_facts(examples))
         return examples
     if run.data.train:
         raise UserError(f"this run has no {split} data; name some, such as --data {example} (data.{split})")

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from ..adapt.heads import head_sites, join_names, parse_heads
 from ..adapt.mute import muted_copy, shared_copy
+from ..adapt.ngrams import ngrams_of
 from ..errors import UserError
 from ..look.norms import weigh_by_norm
 from .predictor import AnyPredictor
@@ -18,9 +19,10 @@ def muted(predictor: P, heads: str) -> P:
     chosen = parse_heads(heads, predictor.module)
     silent = [site.heads for site in head_sites(predictor.module) if set(site.heads) <= set(chosen)]
     if silent:
+        remaining = "; the n-grams beside the encoder still decide" if ngrams_of(predictor.module) is not None else ""
         warnings.warn(
             f"{join_names([head for names in silent for head in names])} are all heads of their layers, whose "
-            "attention then adds only its bias",
+            "attention then adds only its bias" + remaining,
             stacklevel=4,
         )
     return predictor.with_model(muted_copy(predictor.module, chosen))

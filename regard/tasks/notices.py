@@ -96,6 +96,36 @@ def silent_recording() -> Notice:
     )
 
 
+def uniform_image(uniform: bool) -> tuple[Notice, ...]:
+    """The notice for an image of one color."""
+    notice = Notice(
+        "the image has one color throughout, so its result means nothing",
+        lambda count, total: f"{count} of {total} images have one color throughout, so their results mean nothing",
+    )
+    return (notice,) if uniform else ()
+
+
+def long_recording(seconds: float, heard: float, longest: float) -> Notice:
+    """The notice for a recording of more `seconds` than the training has `heard`; `longest`: of its segments."""
+    rest = f"the longest of the training {heard:g}; it was cut into parts of at most {longest:g} seconds "
+    rest += "(decode.max_segment_seconds)" + (f", which may be wrong above {heard:g}" if longest > heard else "")
+    return Notice(
+        f"the recording has {seconds:.1f} seconds, and {rest}",
+        lambda count, total: f"{count} of {total} recordings are long: one has {seconds:.1f} seconds, and {rest}",
+        topic="long recording",
+        size=round(seconds),
+    )
+
+
+def unreliable_times(found: float, sound: float) -> Notice:
+    """The notice for word times of a run whose CTC finds few of the tokens of its validation data in sound."""
+    message = (
+        f"the word times are unreliable: in validation, CTC found {found:.0%} of the tokens where there is sound, and "
+        f"{sound:.0%} of the time is sound; train longer, with more recordings or with a larger model.ctc.weight"
+    )
+    return Notice(message, lambda count, total: message)
+
+
 def no_text() -> Notice:
     """The notice for a recording for which no text satisfies decode.*."""
     return Notice(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.data.base import DataFiles
+from ..config.measured import Measurements, read_measured
 from ..config.run import Run
 from ..data.sources.data_files import evaluation_files
 from ..data.sources.media import RawValue
@@ -68,6 +69,11 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     folder_of_run: Path | None = None  # the run folder that it was loaded from
     window = 1 << 16  # requests whose inputs are in memory at once
     _engine: Engine | None = None  # with the first request
+
+    @cached_property
+    def measured(self) -> Measurements:
+        """What the training has measured for predictions."""
+        return Measurements() if self.folder_of_run is None else read_measured(self.folder_of_run)
 
     # --- requests and results ------------------------------------------------------------------------------------
 
@@ -338,4 +344,4 @@ def look_result(view: AttentionView) -> LookResult:
         heads = tuple(tuple(map(tuple, head)) for head in site.weights.tolist())
         layers.append(LayerAttention(site.kind, site.layer, site.queries.name, site.keys.name, heads))
     axes = {name: tuple(axis.labels) for name, axis in view.axes.items()}
-    return LookResult(axes, tuple(layers), view.logprobs)
+    return LookResult(axes, tuple(layers), view.logprobs, view.decision)

@@ -16,6 +16,7 @@ class FileItems:
     open: Callable[[str], Iterable[tuple[str, Any]]]  # a file, folder, archive or table of paths; each item has a name
     text_item: Callable[[str], Any] | None = None  # of a line of stdin; None: a line is the name of a file
     as_records: bool = False  # results have no form of one line: records are printed
+    named: bool = False  # the line of a result begins with the name of its item
 
 
 @dataclass(frozen=True)

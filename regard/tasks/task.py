@@ -89,8 +89,6 @@ def prepare(run: Run, processors: Processors, device: torch.device, folder: Path
     of a resumed run.
     """
     check_fit(run)
-    if not run.start and (reason := spec_of(run.model.family).needs_start(run.model)):
-        raise UserError(reason)
     job: TrainingJob = task_module(run.task).prepare(run, processors, device, folder)
     return job
 
@@ -102,9 +100,12 @@ def restore(run: Run, folder: Path, device: torch.device) -> AnyPredictor:
 
 
 def check_fit(run: Run) -> None:
-    """Refuse a family that does not read or write what the task needs."""
+    """Refuse a family that does not read or write what the task needs, and new weights where it needs a start."""
     task: Task = task_module(run.task).TASK
-    task.check(spec_of(run.model.family), run.model.family)
+    spec = spec_of(run.model.family)
+    task.check(spec, run.model.family)
+    if not run.start and (reason := spec.needs_start(run.model)):
+        raise UserError(reason)
 
 
 def size_without_data(run: Run) -> Run:

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from benchmarks import classify_defaults, label_sets
+from benchmarks import classify_defaults, inference_pairs, label_sets
 from benchmarks.label_sets import Folders, available_sets
 
+ALWAYS = ["dates", "inference"]
 SMALL = ["train.steps=2", "train.warmup=1", "train.tokens=200", "tokenizer.vocab=300"]
 
 
@@ -33,7 +34,7 @@ def folders(tmp_path):
 
 
 def test_sets(folders):
-    sets = {name: make() for name, make in available_sets(folders).items() if name != "dates"}
+    sets = {name: make() for name, make in available_sets(folders).items() if name not in ALWAYS}
     assert list(sets) == ["SST-2", "genre", "language"]
     assert sets["SST-2"]["train"][1] == ("a good film train 1", "1")
     assert sets["genre"]["dev"][:2] == [("weblog dev 0", "weblog"), ("email dev 1", "email")]
@@ -42,7 +43,34 @@ def test_sets(folders):
     assert ("The same.", "en") in splits["test"] and ("Das Gleiche.", "de") in splits["test"]
     texts = [label_sets._folded(text) for rows in splits.values() for text, _ in rows]
     assert len(texts) == len(set(texts))  # no sentence is in two splits
-    assert list(available_sets(Folders())) == ["dates"]
+    assert list(available_sets(Folders())) == ALWAYS
+
+
+def test_made_up_pairs(tmp_path):
+    """Each premise has one pair of every label and belongs to one split; the seed determines all."""
+    assert inference_pairs.main([str(tmp_path), "--count", "90", "--seed", "1"]) == 0
+    lines = {name: (tmp_path / f"{name}.tsv").read_text().splitlines() for name in label_sets.SPLITS}
+    assert all(split[0] == "premise\thypothesis\tlabel" for split in lines.values())
+    splits = {name: [line.split("\t") for line in split[1:]] for name, split in lines.items()}
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 63, "dev": 9, "test": 18}
+    labels: dict[str, list[tuple[str, str]]] = {}
+    for name, rows in splits.items():
+        for premise, _, label in rows:
+            labels.setdefault(premise, []).append((name, label))
+    for found in labels.values():
+        assert len({name for name, _ in found}) == 1 and {label for _, label in found} == {*inference_pairs.LABELS}
+    assert inference_pairs.make_pairs(90) == inference_pairs.make_pairs(90) != inference_pairs.make_pairs(90, seed=2)
+
+
+def test_pairs_are_measured(capsys, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(label_sets, "make_pairs", lambda: inference_pairs.make_pairs(60))
+    assert classify_defaults.main(["--only", "inference", "--seeds", "1", "--set", *SMALL]) == 0
+    assert [row.split("  ")[0] for row in capsys.readouterr().out.splitlines()[1:]] == [
+        "inference, TF-IDF, scikit-learn",
+        "inference, bag of words, regard",
+        "inference, regard train classify",
+    ]
 
 
 def test_programs_are_measured_on_dev_and_test(folders, capsys):

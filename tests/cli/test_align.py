@@ -1,18 +1,23 @@
 """`regard align`: files, stdin and runs; a mistake is one sentence with exit code 2."""
 
 import io
+import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import small
+from helpers.runs import copy_run
 
 import regard
 from regard.cli import main
+from regard.config.measured import AlignmentHeads
+from regard.config.run_folder import read_run, update_run
 from regard.look import AttentionSite, AttentionView, ViewAxis
+from regard.modalities.alignments import attention_links, choose_heads
 from regard.runs import work
-from regard.tasks.generate.alignments import attention_links
 
 SOURCES = ["the red house", "the old book", "a red book", "an old house", "the house is red", "", "the book is old"]
 TARGETS = ["das rote haus", "das alte buch", "ein rotes buch", "ein altes haus", "das haus ist rot", "leer", ""]
@@ -87,6 +92,73 @@ def test_attention_of_words_is_that_of_their_tokens() -> None:
     assert attention_links(AttentionView.of(layers, axes), "grow-diag-final-and") == {(0, 0), (1, 1)}
     with pytest.raises(regard.UserError, match="has no attention"):
         AttentionView.of([], axes)
+
+
+def views_of(*right: int) -> list[AttentionView]:
+    """Views of three words whose attention is uniform, apart from these layers, which align word by word."""
+    labels = ["▁a", "▁b", "▁c", "■"]
+    axes = {name: ViewAxis.of_tokens(name, labels, ended=True) for name in ("source", "target")}
+    weights = [
+        torch.full((2, 4, 4), 0.25) if layer not in right else torch.eye(4).repeat(2, 1, 1) for layer in (1, 2, 3)
+    ]
+    weights[0][1] = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(4, 4)
+    sites = [AttentionSite(f"decoder.layers.{layer}.cross", "cross", layer, 2) for layer in (1, 2, 3)]
+    return [AttentionView.of(zip(sites, weights, strict=True), axes)]
+
+
+def test_the_heads_are_those_in_which_words_agree() -> None:
+    assert choose_heads(views_of(3)) == AlignmentHeads(layer=3) and choose_heads(views_of(2, 3)) == AlignmentHeads(
+        layer=2
+    )
+    views = views_of(1)  # its mean over the heads is less sure, but right
+    assert choose_heads(views) == AlignmentHeads(layer=1) and choose_heads([]) is None
+    views[0].maps[0].weights[1] = torch.tensor([9.0, 0.0, 0.0, 0.0])
+    assert choose_heads(views) == AlignmentHeads(layer=1, head=1)
+
+
+@pytest.fixture(scope="module")
+def layers() -> Path:
+    return small.translator(model__layers=2)
+
+
+@pytest.mark.parametrize("heads", [{"layer": 1}, {"layer": 2, "head": 3}, {"layer": 1, "head": 2}])
+def test_every_verb_uses_the_heads_of_the_run(layers: Path, heads: dict[str, int], tmp_path: Path, capsys) -> None:
+    """Details, known pairs, pictures, numbers and pages show one alignment."""
+    chosen = read_run(layers)["measured"]["alignment"]
+    assert chosen["layer"] in (1, 2) and regard.load(layers).measured.alignment == AlignmentHeads(**chosen)
+    run = copy_run(layers, tmp_path / "run")
+    update_run(run, measured={"alignment": heads, "of a later version": 1})
+    predictor, source = regard.load(run), "the red house is old"
+    record = predictor.predict(source, details=True, max_tokens=12)
+    view = predictor.look(source, record["text"])
+    layer = [attention for attention in view.maps if attention.kind == "cross"][heads["layer"] - 1].weights
+    weights = layer[heads["head"] - 1] if "head" in heads else layer.mean(0)
+    assert view.layer_map().layer == heads["layer"] and np.array_equal(view.weights(), weights.numpy())
+    assert view.target[:-1] == record["tokens"] and record["alignment"]["positions"] == view.alignment()
+    assert view.alignment() == weights[: len(view.target) - 1, : len(view.source) - 1].argmax(1).tolist()
+    (links,) = predictor.align([source], [record["text"]])
+    assert [tuple(link) for link in record["alignment"]["words"]] == sorted(links) == sorted(attention_links(view))
+    view.save(tmp_path / "page.html")
+    first = {"layer": heads["layer"], "head": heads.get("head")}
+    assert f'"cross": {json.dumps(first)}' in (tmp_path / "page.html").read_text()
+    assert predictor.look(source, record["text"], layer=2).layer_map().layer == 2
+
+
+def test_a_run_without_a_choice_takes_the_layer_that_suits_each_text(layers: Path, tmp_path: Path) -> None:
+    run = copy_run(layers, tmp_path / "run")
+    update_run(run, measured={})
+    predictor = regard.load(run)
+    record = predictor.predict("the red house", details=True, max_tokens=9)
+    view = predictor.look("the red house", record["text"])
+    assert (
+        view.alignment_heads == choose_heads([view], single=False)
+        and record["alignment"]["positions"] == view.alignment()
+    )
+    update_run(run, measured={"alignment": {"layer": 0}})
+    with pytest.raises(
+        regard.UserError, match=r"run.json: measured.alignment.layer is 0; restore it, or remove measured"
+    ):
+        regard.load(run).predict("the red house")
 
 
 def test_mistakes(run: Path, files: list[str], capsys, tmp_path: Path) -> None:

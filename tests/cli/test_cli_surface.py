@@ -66,6 +66,7 @@ SURFACE = {
         "--deletion",
         "--examples",
         "--norms",
+        "--ngrams",
         "--mute",
     ],
     "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
@@ -120,7 +121,7 @@ class FakePredictor(FakeAnswers):
 
     def look(self, text, target=None, layer=None):
         return types.SimpleNamespace(
-            save=lambda path, *which: self.calls.append(("look", text, target, str(path), *which))
+            save=lambda path, *which: self.calls.append(("look", text, target, str(path), *which)), decision=None
         )
 
     def evaluate(self, sides):

@@ -26,7 +26,8 @@ from regard.families.spec import ModelSpec
 from regard.files import atomic_write
 from regard.formats import model_card
 from regard.formats.ctranslate2 import import_ctranslate2
-from regard.formats.peft import VECTORS, _load_virtual_tokens, load_adapter
+from regard.formats.peft.read import load_adapter
+from regard.formats.peft.virtual_tokens import VECTORS, load_virtual_tokens
 from regard.parts.layer import smallest_context
 from regard.processors.image.processor import open_image
 from regard.processors.sound.log_mel import read_sound, resample
@@ -175,7 +176,7 @@ def test_a_prompt_of_another_shape():
         ("4", r"expected num_virtual_tokens \('4'\) rows"),
     ):
         with pytest.raises(UserError, match=words):
-            _load_virtual_tokens(nn.Module(), "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, count)
+            load_virtual_tokens(nn.Module(), "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, count)
     settings = {
         "vocab": 9,
         "width": 8,
@@ -187,7 +188,7 @@ def test_a_prompt_of_another_shape():
     short = gpt.Model(gpt.Config.model_validate(settings))
     assert smallest_context(short) == 4
     with pytest.raises(UserError, match="folder has 4 virtual tokens, and this base has 4 positions in all"):
-        _load_virtual_tokens(short, "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, 4)
+        load_virtual_tokens(short, "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, 4)
 
 
 def test_a_plugin_family_needs_a_name():

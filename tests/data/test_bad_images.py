@@ -65,6 +65,33 @@ def test_modes_of_pillow_become_rgb() -> None:
         assert (pixels(Image.fromarray(GRAY).convert("LA" if mode == "La" else "L").convert(mode)) == gray).all()
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "RGBa", "LA", "La", "PA", "P", "tRNS", "array", "tensor"])
+def test_transparent_parts_show_the_background(mode: str) -> None:
+    """A black icon on transparent black is no black square."""
+    alpha = np.zeros((6, 4), np.uint8)
+    alpha[2:4] = 255
+    alpha[4] = 128
+    icon: Any = Image.fromarray(np.dstack([np.zeros((6, 4, 3), np.uint8), alpha]))
+    gray = 255 - alpha
+    if mode in ("P", "tRNS"):
+        icon = Image.fromarray((alpha > 0).astype(np.uint8) * 9)
+        if mode == "P":
+            icon.putpalette(bytes(number for number in range(256) for _ in range(3)))
+        icon = encoded(icon, transparency=0)
+        gray = np.where(alpha, 9, 255).astype(np.uint8)
+    elif mode in ("array", "tensor"):
+        icon = np.asarray(icon) if mode == "array" else torch.from_numpy(np.array(icon)).permute(2, 0, 1)
+    else:
+        icon = icon.convert({"La": "LA"}.get(mode, "RGBA")).convert(mode)
+    found = np.asarray(open_image(icon, background="white"))
+    assert np.abs(found.astype(int) - np.dstack([gray] * 3)).max() <= 1
+    assert (np.asarray(open_image(icon, background="#ff0000"))[0, 0] == [255, 0, 0]).all()
+    processor = ImageProcessor(resize=(6, 4), crop=0, background="white")
+    assert np.abs(processor.encode_bytes(icon).astype(int) - gray).max() <= 1
+    assert pixels(icon).max() <= 9  # without a background, as older runs read it
+    assert open_image(icon, background="transparent").mode == "RGBA"
+
+
 def test_palettes_with_transparency_give_no_warning() -> None:
     image = Image.fromarray(COLOR).quantize(8)
     raw = encoded(image, transparency=bytes([0, 128]))

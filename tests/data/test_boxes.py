@@ -68,7 +68,8 @@ def test_coco_files(tmp_path: Path) -> None:
     _, objects = examples[1]
     assert objects.crowd.tolist() == [True] and objects.trained.labels == () and len(objects.trained.boxes) == 0
     assert examples[2][1].boxes.shape == (0, 4) and examples.location(2).endswith("instances.json, image 30")
-    assert examples.report() == [
+    whole = range(len(examples))
+    assert examples.report() == [] and examples.notes(whole) == [
         "2 boxes have no area in their image and were left out",
         "1 boxes reach outside their image and were clipped",
         "1 boxes are crowds: training ignores them",
@@ -151,7 +152,7 @@ def test_boxes_in_memory() -> None:
     rows = [(image, [[1, 2, 3, 4]], ["a"]), (Image.new("RGB", (9, 9)), [], []), (image, np.ones((2, 4)), ("b", "b"))]
     examples = boxed_images(as_data_files(rows, "data.train"), DATA)
     assert [len(each.boxes) for _, each in examples] == [1, 0, 0] and examples[0][1].height == 20
-    assert examples.labels.counts == {"a": 1} and examples.counts["no area"] == 2
+    assert examples.labels.counts == {"a": 1} and examples.facts[2]["no area"] == 2
     assert label_counts(examples) == {"a": 1} and len(examples.fingerprint()) == 32
     part = hold_out(examples, 0.34, "valid")
     assert len(part) == 1 and box_source(part) is examples
@@ -179,6 +180,27 @@ def test_bad_coco_files(case: str, tmp_path: Path) -> None:
         Path(sides[1][0]).write_text(content)
     with pytest.raises(UserError, match=message):
         boxed_images(sides, DATA)
+
+
+def test_facts_about_boxes_are_those_of_their_part(tmp_path: Path) -> None:
+    """Images without boxes are counted where they are, not in both parts of the data."""
+    examples = boxed_images(write_coco(tmp_path), DATA)
+    parts = [hold_out(examples, 0.34, split) for split in ("train", "valid")]
+    notes = [note for part in parts for note in part.notes(range(len(part)))]
+    for fact in examples.notes(range(3)):
+        count, words = fact.split(" ", 1)
+        assert sum(int(note.split(" ", 1)[0]) for note in notes if note.split(" ", 1)[1] == words) == int(count)
+    assert all(note.split(" ", 1)[0] != "0" for note in notes)
+
+
+def test_annotations_of_unlisted_images_can_be_skipped(tmp_path: Path) -> None:
+    content = coco()
+    content["annotations"][0]["image_id"] = 99
+    examples = boxed_images(write_coco(tmp_path, content), DetectData(invalid="skip"))
+    assert len(examples) == 3 and examples[0][1].labels == ("plate",)
+    assert "1 annotations belong to an image that the file does not list and were left out (data.invalid=skip)" in (
+        examples.report()
+    )
 
 
 def test_missing_images_can_be_skipped(tmp_path: Path) -> None:

@@ -101,6 +101,23 @@ def test_other_files_are_reported(tmp_path: Path) -> None:
     assert examples.report() == ["1 files are no images and were left out, such as notes.txt"]
 
 
+def test_images_of_one_color_are_reported(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (20, 20, 3), np.uint8)
+    clear = np.zeros((20, 20, 1), np.uint8)
+    icon = np.dstack([np.full((20, 20, 3), 255, np.uint8), noise[..., :1]])  # white on transparent
+    images = {"noise": noise, "black": 0 * noise, "icon": icon, "clear": np.dstack([noise, clear])}
+    for number, (name, pixels) in enumerate(images.items()):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "ab"[number % 2] / f"{name}.png")
+    for background, expected in (("white", {"black", "icon", "clear"}), ("black", {"black", "clear"})):
+        data = ImageData(background=background)
+        examples = LABELED_IMAGES.open([[str(tmp_path)]], data)
+        (note,) = examples.notes(range(len(examples)))
+        assert note.startswith(f"{len(expected)} images have one color throughout; the first: {tmp_path}")
+        alone = [Path(examples.location(index)).stem for index in range(4) if examples.notes([index])]
+        assert {*alone} == expected
+
+
 def test_idx_files(tmp_path: Path) -> None:
     images, labels = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5), np.array([7, 0, 7], np.uint8)
     (tmp_path / "x.gz").write_bytes(gzip.compress(idx(images)))
@@ -255,19 +272,19 @@ def test_pixels_depend_on_neither_workers_nor_batches(workers: int, mixing: dict
         assert epoch(workers, **train) == wanted
 
 
-@pytest.mark.parametrize("size", [8, 10], ids=["whole patches", "padded"])
-def test_bytes_are_normalized_on_the_device_to_the_same_bits(size: int) -> None:
+@pytest.mark.parametrize("crop", [8, 10, 0], ids=["whole patches", "partial patches", "padded"])
+def test_bytes_are_normalized_on_the_device_to_the_same_bits(crop: int) -> None:
     """A batch of bytes has the pixels of `encode` once it is moved; a batch that is padded has them at once."""
-    image = ImageProcessor(8, size, patch=4, scale=(0.3, 1), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.7), color=0.2)
+    image = ImageProcessor(8, crop, patch=4, scale=(0.3, 1), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.7), color=0.2)
     examples = [(np.asarray(noise(9 + number)), "ab"[number % 2]) for number in range(6)]
     dataset = mixed(examples, image=image)
     batch = dataset.batch(np.arange(6), 3)["image"]
     rngs = ExampleRng.of(1, 3, np.arange(6)).generators()
     wanted = image.collate([image.encode(raw, rng) for (raw, _), rng in zip(examples, rngs, strict=True)])
-    assert (batch.values.dtype == torch.uint8) == (size == 8) == (batch.scaling is not None)
+    assert (batch.values.dtype == torch.uint8) == bool(crop) == (batch.scaling is not None)
     moved = batch.to("cpu")
     assert moved.values.equal(wanted.values) and moved.values.is_contiguous() and moved.scaling is None
-    assert (moved.valid is None) == (wanted.valid is None) == (size == 8)
+    assert (moved.valid is None) == (wanted.valid is None) == bool(crop)
 
 
 def test_every_byte_is_normalized_as_numpy_does() -> None:
@@ -337,6 +354,16 @@ def test_the_share_is_that_of_the_pixels() -> None:
         for data in (ImageData(mixup=1.0), ImageData(cutmix=1.0)):
             found, share = mix(torch.ones(3, 10, 12), torch.zeros(3, 10, 12), data, np.random.default_rng(seed))
             assert float(found.mean()) == pytest.approx(share, abs=1e-6)
+
+
+def test_dropped_partial_patches_are_dropped_in_a_padded_batch_too() -> None:
+    patches = PatchEmbedding(3, 12, 8, partial="drop")
+    image, batch, valid = torch.randn(1, 3, 30, 26), torch.randn(1, 3, 48, 40), torch.zeros(1, 48, 40, dtype=torch.bool)
+    batch[:, :, :30, :26], valid[:, :30, :26] = image, True
+    alone, places = patches(image), patches.valid(valid)
+    assert alone.shape[2:] == patches.patch_grid(30, 26) == (3, 3) and places is not None
+    assert places.nonzero().tolist() == [[0, row, column] for row in range(3) for column in range(3)]
+    torch.testing.assert_close(patches(batch, valid)[:, :, :3, :3], alone)
 
 
 @pytest.mark.parametrize("size", [(30, 26), (32, 24)], ids=["padded", "whole patches"])

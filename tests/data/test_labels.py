@@ -24,6 +24,7 @@ from regard.errors import UserError
 from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_accuracy_bootstrap, span_metrics, tag_spans
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels, collect_tags, sorted_labels
+from regard.processors.text.words import split_words
 
 
 def write_file(folder: Path, name: str, text: str) -> Path:
@@ -342,6 +343,16 @@ def test_conllu_round_trip():
     assert again == blocks[0]
 
 
+@pytest.mark.parametrize("header", ["word x tag\n", "Token\tpos\tner_tags\n", "tokens x labels\n\n", ""])
+def test_the_header_of_columns_is_no_sentence(header, tmp_path):
+    tab = "\t" if "\t" in header else " "
+    lines = [tab.join(cells) for cells in (("EU", "x", "O"), ("word", "x", "O"), ("x", "x", "tag"))]
+    path = write_file(tmp_path, "a.txt", header + "\n".join(lines) + "\n")
+    assert list(tagged_sentences([[str(path)]], TagData())) == [(("EU", "word", "x"), ("O", "O", "tag"))]
+    tagged = Columns("").with_tags([*header.splitlines(), *lines], ["A", "B", "C"])
+    assert tagged.splitlines()[: len(header.splitlines())] == header.splitlines() and tagged.endswith(f"{tab}C")
+
+
 def test_columns_with_tags():
     lines = COLUMNS.split("\n")[2:4]
     assert Columns("").with_tags(lines, ["X", "Y"]) == "EU NNP B-NP X\nrejects VBZ B-VP Y"
@@ -367,25 +378,62 @@ def test_detect_format():
     assert detect_format(lines[:3], columns).column == 3 and isinstance(detect_format(lines[:3], columns), Conllu)
     assert isinstance(detect_format([lines[2]], TagData()), Conllu)
     assert isinstance(detect_format(["# text", "1\tragged"], conllu), Conllu)
-    assert isinstance(detect_format(["a b"], columns), Columns) and isinstance(
-        detect_format(["a b"], conllu), PlainText
-    )
-    assert isinstance(detect_format(["a\tb"], conllu), Columns) and isinstance(
-        detect_format(['{"tokens"'], columns), Records
-    )
+    assert isinstance(detect_format(["a b", "c d"], columns), Columns)
+    assert isinstance(detect_format(["a b", "c d"], conllu), PlainText)
+    assert isinstance(detect_format(["a\tb", "c\td"], conllu), Columns)
+    assert isinstance(detect_format(['{"tokens"'], columns), Records)
     assert isinstance(detect_format(["{"], TagData(format="text")), PlainText)
     assert isinstance(detect_format(["a b"], TagData(format="columns")), Columns)
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (["EU NNP O", "rejects VBZ O"], "columns"),
+        (["EU\tNNP\tO", "", "rejects\tVBZ\tO"], "columns"),
+        (["EU", "rejects"], "columns"),  # words alone
+        (["-DOCSTART- -X- O"], "columns"),
+        (["EU NNP O"], "text"),
+        (["EU rejects"], "text"),
+        (["EU"], "text"),
+        (["EU rejects German", "calls to boycott"], "columns"),  # nothing tells them apart
+        (["EU rejects German", "calls to"], "text"),
+        (["EU rejects", "calls to"], "text"),
+        (["EU rejects German calls", "to boycott British lamb"], "text"),
+    ],
+)
+def test_columns_are_as_many_as_in_training_on_more_than_one_line(lines, name):
+    data = TagData(train="a.txt", column_count=3)
+    assert detect_format(read_first_lines(iter(lines), data), data).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Anna lives in Berlin.", "Anna|lives|in|Berlin|."),
+        ('He said: "No (never)!" ', 'He|said|:|"|No|(|never|)|!|"'),
+        ("Dr. J. Smith of the U.S. paid $3.50, e.g. cash...", "Dr.|J.|Smith|of|the|U.S.|paid|$3.50|,|e.g.|cash|..."),
+        ("Anna lives in St.Gallen .", "Anna|lives|in|St.Gallen|."),
+        ("Mr. No (x) , went", "Mr.|No|(x)|,|went"),  # already split
+        (":-) don't — ¿qué? «oui»", ":-)|don't|—|¿|qué|?|«|oui|»"),
+        (" \u00a0", ""),
+    ],
+)
+def test_words_of_plain_text(text, words):
+    spans = split_words(text)
+    assert "|".join(text[start:end] for start, end in spans) == words
+    assert "".join(text[start:end] for start, end in spans) == "".join(text.split())
 
 
 def test_hash_is_a_comment_only_before_conllu():
     conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
     assert isinstance(detect_format(["#1 in sales"], conllu), PlainText)
     assert isinstance(detect_format(["", "#1 in sales", "a b"], conllu), PlainText)
-    assert isinstance(detect_format(["", "1\tO"], conllu), Columns)
+    assert isinstance(detect_format(["", "1\tO", "2\tO"], conllu), Columns)
     assert isinstance(detect_format(["#\tSYM", "1\tCD"], columns), Columns)
     lines = iter(["", "# a", " ", "b", "c"])
-    assert read_first_lines(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
-    assert read_first_lines(iter(["# a"])) == ["# a"] and read_first_lines(iter([])) == []
+    assert read_first_lines(lines, conllu) == ["", "# a", " ", "b"] and list(lines) == ["c"]
+    assert read_first_lines(iter(["# a"]), conllu) == ["# a"] and read_first_lines(iter([]), conllu) == []
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

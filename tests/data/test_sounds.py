@@ -208,6 +208,20 @@ def test_iterables_are_written_once(kind: str, tmp_path: Path, monkeypatch: pyte
     check(read_memory(generate()))
 
 
+def test_silent_recordings_are_reported(tmp_path: Path) -> None:
+    rows = []
+    for name, samples in (("sound", np.sin(np.arange(RATE))), ("silent", np.zeros(RATE)), ("offset", np.full(9, 0.25))):
+        soundfile.write(tmp_path / f"{name}.wav", samples, RATE)
+        rows.append(f"{name}.wav\tE\n")
+    (tmp_path / "a.tsv").write_text("".join(rows))
+    examples = TRANSCRIBED_SOUNDS.open([[str(tmp_path / "a.tsv")]], SoundData())
+    assert examples.notes(range(3)) == [f"2 recordings are silent; the first: {tmp_path}/a.tsv:2"]
+    many = [(np.zeros(9) if number % 3 else np.arange(9) / 9, "E") for number in range(1000)]
+    memory = TRANSCRIBED_SOUNDS.open(as_data_files(many, "data.train"), SoundData())
+    (note,) = memory.notes(range(1000))
+    assert note.split(";")[0] == "133 of 200 examined recordings are silent"
+
+
 def test_several_places_are_one(tmp_path: Path) -> None:
     make_folder(tmp_path / "one")
     pack(make_librispeech(tmp_path / "two"), "b.zip")

@@ -5,6 +5,7 @@ import sys
 
 import jiwer
 import pytest
+from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
 from regard.errors import UserError
 from regard.metrics.normalize_speech import NORMALIZERS, normalize_basic, normalize_english
@@ -212,3 +213,38 @@ def test_paired_bootstrap_of_the_word_error_rate() -> None:
     assert worse["wer"]["score"] == pytest.approx(100 * speech_metrics(bad, references, "basic")["wer"])
     assert worse["wer"]["p"] < 0.01 and worse["wer"]["interval"] > 0
     assert signatures == {"wer": "percent|examples:40|bootstrap:1000|seed:12345"}
+
+
+# --- Whisper's normalizer --------------------------------------------------------------------------------------------
+
+BRITISH = {
+    "col" "our": "color", "organ" "ised": "organized", "trav" "elling": "traveling", "cent" "re": "center",
+    "defen" "ce": "defense", "catal" "ogue": "catalog", "g" "rey": "gray", "jew" "ellery": "jewelry", "a" "naemia": "anemia",
+    "hon" "ourable": "honorable", "anal" "yse": "analyze", "man" "oeuvre": "maneuver", "ty" "res": "tires", "progr" "amme": "program",
+}  # fmt: skip
+SAID = """
+Mr. Smith's got $2.50; Mrs. Jones hasn't.|It's one hundred and twenty-three thousand, four hundred and five.
+He'd been to St. Paul's on May 21st, nineteen eighty-four.|They owe 20 million dollars and seven cents.
+Call one eight hundred five five five, oh one two three!|It was two and a half per cent, not 3.5 percent.
+[music] Um, I'ma go (laughs) 'cause y'all won't, can't, shan't.|The 1960s: twenties, thirties, the second, third and ninth.
+Naïve cafés in Øresund, Straße 7b, №5, 10:30 a.m.|minus five degrees, plus ten, negative one, positive ones
+Double oh seven met triple nine at ten point one oh.|£0.05 and €3 and ¢7, $1,000,000.00, 5%|a hundredth, two thousandths, 3 million
+Dr. No, Prof. X, Gov. Y, Rep. Z, Lt. Col. A jr., esq.|I'm gonna, you're, we've, they'll, he's done, she'd gone|one and a half and a half
+"""
+SPOKEN = """one two five ten twelve twenty forty hundred thousand million first third ninths nineth twentieth hundredth thousands
+oh o zero point and double triple minus plus percent per cent dollars pounds cents euro a half and-a-half the cat 3 20 2.5 007 5.0 $5
+£3.50 €0.07 7% 1960s 21st x2 won't it's ain't (so) o'clock mr. st u.s. café - ."""
+
+
+def test_whisper_english_is_that_of_transformers() -> None:
+    """On sentences with numbers, money, ordinals, contractions, titles and British words, and on 600 word salads."""
+    oracle, rng = EnglishTextNormalizer(BRITISH), random.Random(1)
+    words = [*SPOKEN.split(), *BRITISH]
+    texts = [*SAID.replace("\n", "|").split("|"), *BRITISH]
+    texts += [" ".join(rng.choices(words, k=rng.randint(1, 9))).replace("-a-", " a ") for _ in range(600)]
+    differ = [
+        (text, oracle(text).strip()) for text in texts if NORMALIZERS["whisper-english"](text) != oracle(text).strip()
+    ]
+    assert not differ
+    plain = "wise exercise realism tours our advertiser cosine capitalist promise literal"  # no British spelling
+    assert NORMALIZERS["whisper-english"](plain) == plain

@@ -1,6 +1,7 @@
 """Search equals exhaustive search and the one of transformers, and is batch-invariant."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, run_search
 from regard.decode.search.pool import TIE, blocked_topk, first_best, top_candidates
 from regard.families import transformer
-from regard.formats.huggingface.marian import COMPUTED, from_huggingface, names
+from regard.formats.huggingface.marian import FORMAT
 from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Cache, LayerCache
 
@@ -247,8 +248,10 @@ def marian() -> tuple[nn.Module, nn.Module]:
             )
     theirs.final_logits_bias.data.normal_()
     theirs.final_logits_bias.data[0, 0] += 3.5
-    own = from_huggingface(config.to_dict())
-    ours = load_weights(transformer.Model(own), theirs.state_dict(), names(own), COMPUTED)
+    own: Any = FORMAT.from_huggingface(config.to_dict())
+    ours = load_weights(
+        transformer.Model(own), theirs.state_dict(), FORMAT.weights.names(own), FORMAT.weights.unused(own)
+    )
     return theirs, ours
 
 

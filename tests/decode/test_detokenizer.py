@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import regard
 from regard.config.data.texts import TokenizerConfig
 from regard.decode.search.texts import IncrementalDetokenizer, added_text, cut_at_stop, without_incomplete
+from regard.errors import UserError
 from regard.processors.text.external import FolderTokenizer, MarianTokenizer, sentencepiece_processor
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 
@@ -107,6 +108,14 @@ def test_parts_of_a_stream_are_the_text(kind):
         wanted, stopped = cut_at_stop(whole, stops)
         found = "".join(streamed(tokenizer, prompt, tokens, stops))
         assert wanted.startswith(found) and (found == wanted or not stopped)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_text_is_no_list_of_texts(kind):
+    """A str is a sequence of characters: each of them would be encoded as a text."""
+    with pytest.raises(UserError, match=r"the texts to encode are one str, 'abc'; give a list of texts"):
+        TOKENIZERS[kind].encode("abc")
+    assert TOKENIZERS[kind].encode(("abc",)) == TOKENIZERS[kind].encode(["abc"])
 
 
 @pytest.mark.parametrize("kind", KINDS[:6])

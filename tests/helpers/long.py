@@ -35,6 +35,15 @@ def longformer(
     return path
 
 
+def roberta(path: Path, kind: str = "RobertaModel", tokenizer: dict[str, Any] | None = None, **config: Any) -> Path:
+    torch.manual_seed(0)
+    defaults = {"pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 43}
+    model = getattr(hf, kind)(hf.RobertaConfig(**SHAPE | defaults | config))
+    loud(model, spread=3.0).save_pretrained(path)
+    write_byte_bpe(path, tokenizer)
+    return path
+
+
 def write_byte_bpe(path: Path, tokenizer: dict[str, Any] | None = None) -> None:
     """Write RoBERTa's vocab.json and merges.txt."""
     path.mkdir(exist_ok=True)

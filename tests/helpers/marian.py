@@ -96,12 +96,12 @@ def make_folder(path: Path, separate: bool, taught: bool, **config: Any) -> None
     pad = len(vocab) - 1
     shape = dict(
         d_model=36, encoder_layers=2, decoder_layers=3, encoder_attention_heads=3, decoder_attention_heads=3,
-        encoder_ffn_dim=50, decoder_ffn_dim=50, activation_function="swish", scale_embedding=True,
+        encoder_ffn_dim=50, decoder_ffn_dim=50, activation_function="swish", scale_embedding=True, max_position_embeddings=64,
     ) | config  # fmt: skip
     torch.manual_seed(0)
     model = hf.MarianMTModel(hf.MarianConfig(
         **sizes, **shape, pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad, forced_eos_token_id=0,
-        max_position_embeddings=64, share_encoder_decoder_embeddings=not separate, tie_word_embeddings=True,
+        share_encoder_decoder_embeddings=not separate, tie_word_embeddings=True,
     )).eval()  # fmt: skip
     if taught:
         teach(model, hf.MarianTokenizer.from_pretrained(path))

@@ -38,7 +38,13 @@ def same_bert(model: Any, theirs: Any) -> None:
     """Compare every output of the class, with token types and without."""
     torch.manual_seed(3)
     vocab, types = model.embed.num_embeddings, model.kinds.num_embeddings
-    ids, valid, token_types = torch.randint(vocab, (3, 41)), ragged([41, 8, 1], 41), torch.randint(types, (3, 41))
+    first = theirs.config.pad_token_id + 1 if theirs.config.model_type == "roberta" else 0  # it numbers by this token
+    ids, valid, token_types = (
+        torch.randint(first, vocab, (3, 41)),
+        ragged([41, 8, 1], 41),
+        torch.randint(types, (3, 41)),
+    )
+    ids = ids.masked_fill(~valid, theirs.config.pad_token_id)
     for chosen in (token_types, None):
         outputs = theirs(ids, attention_mask=valid.long(), **({} if chosen is None else {"token_type_ids": chosen}))
         encoded = model.encode(inputs(ids, valid, token_types=chosen))

@@ -1,6 +1,7 @@
 """One law over all formats: the same records give the same examples, weights, metrics and answers."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas
 import polars
 import pyarrow
 import pytest
-from helpers.containers import CONTAINERS, FILES, Columns, holds_line_breaks, holds_lists, rows_of
+from helpers.containers import CONTAINERS, FILES, PACKERS, Columns, holds_line_breaks, holds_lists, rows_of
 from helpers.reads import TINY, labeled_examples
 from helpers.runs import tiny_run
 
@@ -19,7 +20,7 @@ from regard.cli import app as cli
 from regard.config.data.texts import LabelData, MaskData, MixData, PairData, SpanData, TagData, TextData
 from regard.data.sources.data_files import evaluation_files
 from regard.data.sources.documents import open_documents
-from regard.data.sources.labeled import labeled_texts
+from regard.data.sources.labeled import detect_problem, labeled_texts
 from regard.data.sources.lines import line_examples
 from regard.data.sources.mixture import open_mixture
 from regard.data.sources.pairs import open_pairs
@@ -143,6 +144,66 @@ def test_columns_of_categories_and_times() -> None:
     ]
     for frame in frames:
         assert list(labeled_texts(sides_of(frame), LabelData())) == rows_of(columns)
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+
+def running_texts(sides: Any, data: TextData) -> list[tuple[str]]:
+    return [(part.text,) for part in open_documents(data, "train", sides).parts(None)]
+
+
+HEADED: dict[str, tuple[tuple[str, ...], Any, type[Any], dict[str, str]]] = {
+    "masked": (("text",), line_examples, MaskData, {}),
+    "spans": (("sentence",), line_examples, SpanData, {}),
+    "translate": (("source", "target"), open_pairs, PairData, {}),
+    "text2text": (("input", "output"), lambda sides, data: open_mixture(sides, data, False), MixData, {}),
+    "classify": (("review", "sentiment"), labeled_texts, LabelData, {}),
+    "regression": (("text", "rating"), labeled_texts, LabelData, {"problem_type": "regression"}),
+    "several labels": (("text", "labels"), labeled_texts, LabelData, {"problem_type": "multi_label"}),
+    "pairs": (("premise", "hypothesis", "label"), labeled_texts, LabelData, {"pairs": "yes"}),
+    "language": (("text",), running_texts, TextData, {}),
+    "pair regression": (
+        ("sentence1", "sentence2", "score"),
+        labeled_texts,
+        LabelData,
+        {"pairs": "yes", "problem_type": "regression"},
+    ),
+}
+DELIMITERS = {"a.tsv": "\t", "a.csv": ",", "tabs.csv": "\t", "a.tsv.gz": "\t"}
+
+
+@pytest.mark.parametrize("task", HEADED)
+def test_one_rule_for_the_header_of_every_text_table(task: str, tmp_path: Path) -> None:
+    """A header is no example, whether its names are known, given or passed over; without one, every line is."""
+    names, read, settings, fixed = HEADED[task]
+    cells = [[f"text {number}", f"more {number}"][: len(names) - 1] + [str(number % 2)] for number in range(12)]
+    expected = [(*row[:1], *row[-1:], *row[1:-1]) if len(names) > 2 else tuple(row) for row in cells]
+    if task == "several labels":
+        expected = [(text, (label,)) for text, label in expected]
+    own = [f"column {number}" for number in range(len(names))]
+    numbers = ",".join(str(number + 1) for number in range(len(names)))
+    ways: list[tuple[Any, dict[str, str]]] = [
+        (names, {}),
+        ([name.title() for name in names], {}),
+        (names, {"header": "yes"}),
+        (names, {"columns": ",".join(names)}),
+        (names, {"columns": numbers}),
+        (names, {"columns": numbers, "header": "yes"}),
+        (own, {"columns": ",".join(own)}),
+        (own, {"columns": numbers, "header": "yes"}),
+        (None, {"header": "no"}),
+        (None, {"columns": numbers, "header": "no"}),
+    ]
+    for (name, delimiter), (header, choice) in product(DELIMITERS.items(), ways):
+        lines = [delimiter.join(row) for row in [header, *cells] if row is not None]
+        content = "\n".join(["", *lines[:4], "", *lines[4:], ""]).encode()
+        (tmp_path / name).write_bytes(PACKERS[".gz" if name.endswith(".gz") else ""](content))
+        examples = read(sides_of(str(tmp_path / name)), settings(**fixed, **choice))
+        assert list(examples) == expected, (name, header, choice)
+        if task == "pairs" and header and not (header == own and choice.get("header")):
+            data = LabelData(train=sides_of(str(tmp_path / name)), **choice)
+            assert list(detect_problem(data).examples or []) == expected, (name, header, choice)
 
 
 # --- Hugging Face ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from regard.look import AttentionSite, AttentionView, FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
+from regard.look.decision import Decision, NGramEntry
 
 FLAGS = [
     "--no-sandbox",
@@ -87,6 +89,17 @@ def long() -> AttentionView:
     return AttentionView.of(random_maps("decoder", 1, 3, 1000, 1000), {"prefix": axis}, title="gpt")
 
 
+def labels() -> AttentionView:
+    tokens = ["□", "▁a", "▁good", NASTY, "■"]
+    top = ((NGramEntry("good", "word", 0.9), NGramEntry(NASTY, "characters", 0.2)), (NGramEntry("a", "word", 0.1),))
+    parts = tuple((0.1 * i, -0.1) for i in range(5))
+    decision = Decision(("glad", NASTY), True, (0.1, 0.2), (1.1, -0.4), (0.1, 0.1), tuple(tokens), parts, top)
+    view = AttentionView.of(
+        random_maps("encoder", 2, 2, 5, 5), {"source": ViewAxis.of_tokens("token", tokens)}, title="bert"
+    )
+    return replace(view, decision=decision)
+
+
 # What a view draws: a selector that must match, for each of the pages.
 DRAWN = {
     "translation": {
@@ -96,15 +109,21 @@ DRAWN = {
     "image": {"g": ".grid button canvas", "m": ".matrix canvas", "l": ".lines .entry", "w": ".picture canvas", "r": ".picture canvas"},
     "objects": {"g": ".grid button canvas", "m": ".matrix canvas", "w": ".queries .token.chosen", "r": ".picture canvas"},
     "sound": {"g": ".grid button canvas", "m": ".matrix canvas", "w": ".sound canvas", "a": ".alignment canvas"},
+    "labels": {"g": ".grid button canvas", "n": ".from .top .bar", "w": ".flow .token.chosen"},
     "long": {"m": ".matrix .overview", "l": ".lines .entry", "w": ".flow .token.chosen", "r": ".message", "g": ".grid button canvas"},
 }  # fmt: skip
-HOVER = {"m": ".matrix .panel > canvas", "w": ".from :is(.token, .picture canvas, .sound canvas)", "g": ".grid button"}
+HOVER = {
+    "n": ".from .token",
+    "m": ".matrix .panel > canvas",
+    "w": ".from :is(.token, .picture canvas, .sound canvas)",
+    "g": ".grid button",
+}
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("pages"), {}
-    for make in (translation, image, objects, sound, long):
+    for make in (translation, image, objects, sound, labels, long):
         found[make.__name__] = folder / f"{make.__name__}.html"
         make().save(found[make.__name__])
     return found
@@ -120,6 +139,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("objects", 390, "light"),
         ("sound", 1440, "light"),
         ("sound", 390, "dark"),
+        ("labels", 390, "light"),
         ("long", 1440, "light"),
     ],
 )

@@ -18,13 +18,13 @@ import regard
 from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.families import bigbird
-from regard.formats.huggingface.bigbird import read
+from regard.formats.huggingface.bigbird import FORMAT
 from regard.formats.huggingface.vocabularies import load_bigbird_unigram
 from regard.processors.text import tokenizers
 
 
 def read_folder(path: Path) -> Any:
-    return read(path, json.loads((path / "config.json").read_text()))
+    return FORMAT.read(path, json.loads((path / "config.json").read_text()))
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,10 @@ from helpers.runs import copy_run, tiny_run
 import regard
 from regard.cli import main
 from regard.errors import UserError
-from regard.formats.huggingface import marian_export, tokenizer_export
+from regard.formats.huggingface import seq2seq
+from regard.formats.huggingface.format import HuggingFaceFormat
+from regard.formats.huggingface.generation import seq2seq_ids
+from regard.formats.huggingface.marian import FORMAT, as_marian
 from regard.processors.image.processor import ImageProcessor
 from regard.processors.saved import load_processors
 from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
@@ -68,7 +72,7 @@ def test_huggingface(run, tmp_path, capsys):
     code, told, _ = said(
         capsys, "convert", run, "--to", "huggingface", "--out", out, "--data", f"{data}/test.low,{data}/test.up"
     )
-    assert code == 0 and "transformers" in told and "logits apart by" in told and "bleu" in told
+    assert code == 0 and "transformers" in told and "outputs apart by" in told and "bleu" in told
     assert {path.name for path in out.iterdir()} == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
@@ -135,10 +139,10 @@ def test_weights_equal_save_pretrained(run, tmp_path):
         model = regard.build("translate", {"model.size": "tiny", "tokenizer.vocab": 40, **settings}).eval()
         c = regard.resolve("translate", {"model.size": "tiny", **settings}).run.model
         vocab = {"vocab": 40, "target_vocab": 0 if settings.get("tokenizer.joint", True) else 40}
-        twin, c = marian_export.as_marian(model, c.model_copy(update=vocab))
-        found = marian_export.tensors(twin, c)
-        text = regard.load(run).source
-        theirs = hf.MarianMTModel(hf.MarianConfig(**marian_export.config(c, text, 64)))
+        c = c.model_copy(update=vocab)
+        found = FORMAT.tensors(SimpleNamespace(module=model, run=SimpleNamespace(model=c)))
+        ids = seq2seq_ids(regard.load(run).source)
+        theirs = hf.MarianMTModel(hf.MarianConfig(**FORMAT.config(c), **ids, max_position_embeddings=64))
         theirs.save_pretrained(tmp_path / str(number))
         from safetensors.torch import load_file
 
@@ -151,7 +155,7 @@ def test_interleaved_becomes_halves_exactly():
     c = regard.resolve("translate", {"model.size": "tiny", "model.layers": 2}).run.model.model_copy(
         update={"vocab": 40}
     )
-    twin, halves = marian_export.as_marian(model.float(), c)
+    twin, halves = as_marian(model.float(), c)
     assert halves.positions.layout == "halves"
     source, target = inputs(torch.randint(0, 40, (3, 11))), inputs(torch.randint(0, 40, (3, 7)))
     apart = model.double()(source, target) - twin.double()(source, target)
@@ -427,18 +431,18 @@ def test_every_unsupported_setting_is_named(tmp_path):
 
 def test_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
     """The self-check finds wrong weights with our own reader, and wrong tokens with transformers."""
-    tensors = marian_export.tensors
+    tensors = HuggingFaceFormat.tensors
 
-    def damaged(twin, c):
-        found = tensors(twin, c)
+    def damaged(self, predictor):
+        found = tensors(self, predictor)
         found["model.decoder.layers.0.fc2.weight"][3, 5] += 0.5
         return found
 
-    monkeypatch.setattr(marian_export, "tensors", damaged)
+    monkeypatch.setattr(HuggingFaceFormat, "tensors", damaged)
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(run, to="huggingface", out=tmp_path / "new")
-    monkeypatch.setattr(marian_export, "tensors", tensors)
-    monkeypatch.setattr(tokenizer_export, "portable_tokenizer", lambda text: text.backend)  # END is missing
+    monkeypatch.setattr(HuggingFaceFormat, "tensors", tensors)
+    monkeypatch.setattr(seq2seq, "portable_tokenizer", lambda text: text.backend)  # END is missing
     with pytest.raises(RuntimeError, match="transformers gives other tokens for"):
         regard.convert(run, to="huggingface", out=tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == []

@@ -19,7 +19,10 @@ import regard
 from regard.errors import UserError
 from regard.families.detr import SIZES, Config, Model
 from regard.formats.huggingface import detr, resnet
-from regard.formats.huggingface.folder import load_folder, read_weights
+from regard.formats.huggingface.files import PROCESSOR, read_weights
+from regard.formats.huggingface.folder import load_folder, load_start
+from regard.formats.huggingface.images import ImageFolder, write_image_settings
+from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Inputs
 from regard.processors.image.processor import ImageProcessor
 
@@ -63,8 +66,8 @@ def make_theirs(backbone: dict[str, Any], **settings: Any) -> Any:
     return stir(model)
 
 
-def read(path: Path) -> detr.DetrFolder:
-    return detr.read(path, json.loads((path / "config.json").read_text()))
+def read(path: Path) -> ImageFolder:
+    return detr.FORMAT.read(path)
 
 
 def batch(height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -105,27 +108,29 @@ def test_folders_give_the_same_outputs_both_ways(name: str, size: tuple[int, int
     theirs = make_theirs(BACKBONES[name], **CHANGES[name])
     theirs.save_pretrained(tmp_path / "theirs")
     folder = read(tmp_path / "theirs")
-    assert len(folder.config.stages) == len(BACKBONES[name]["depths"]) and not detr.unsupported(folder.config)
+    assert len(folder.config.stages) == len(BACKBONES[name]["depths"]) and not detr.FORMAT.unsupported(folder.config)
     same_outputs(theirs, folder.model, *size)
     predictor = predictor_of(folder)
-    detr.write(predictor, tmp_path / "ours", "fp32")
-    assert "transformers differs" in detr.check(predictor, tmp_path / "ours", "fp32")
+    detr.FORMAT.write(predictor, tmp_path / "ours", "fp32")
+    assert "transformers" in detr.FORMAT.verify(predictor, tmp_path / "ours", "fp32")
     again = hf.DetrForObjectDetection.from_pretrained(tmp_path / "ours").eval()
     same_outputs(again, folder.model, *size)
 
 
-def predictor_of(folder: detr.DetrFolder) -> Any:
+def predictor_of(folder: ImageFolder) -> Any:
     labels = {label: number for number, label in enumerate(folder.labels)}
     return SimpleNamespace(
-        run=SimpleNamespace(model=folder.config), module=folder.model, image=folder.image, labels=labels
+        run=SimpleNamespace(model=folder.config, data=None), module=folder.model, image=folder.image, labels=labels
     )
 
 
 def test_the_auxiliary_outputs_are_those_of_every_layer() -> None:
     theirs = make_theirs(BACKBONES["basic"], auxiliary_loss=True)
-    ours = Model(detr.from_huggingface(theirs.config.to_dict() | {"architectures": None}))
+    ours = Model(
+        detr.FORMAT.from_huggingface(theirs.config.to_dict() | {"architectures": None, "auxiliary_loss": False})
+    )
     tensors = {name.replace("model.backbone.model.", detr.BACKBONE): each for name, each in theirs.state_dict().items()}
-    detr.load_weights(ours, tensors, detr.names(Config()), resnet.UNUSED)
+    load_weights(ours, tensors, detr.names(Config()), resnet.UNUSED)
     pixels, valid = batch(64, 80)
     wanted = {"class_labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4) / 2 + 0.2}
     with torch.no_grad():
@@ -151,7 +156,7 @@ def test_backbones_of_timm_have_other_names(tmp_path: Path) -> None:
     same_outputs(theirs, folder.model, 70, 64)
     kept = {"model_type": "timm_backbone", "backbone": "resnet18.a1_in1k", "out_indices": [1, 2, 3, 4]}
     assert (
-        detr.from_huggingface(json.loads((tmp_path / "config.json").read_text()) | {"backbone_config": kept})
+        detr.FORMAT.from_huggingface(json.loads((tmp_path / "config.json").read_text()) | {"backbone_config": kept})
         == folder.config
     )
 
@@ -192,12 +197,12 @@ def test_configs_that_are_refused(changes: dict[str, Any], words: str, tmp_path:
 
 def test_what_a_folder_cannot_hold() -> None:
     frozen = {"backbone_norm": {"kind": "frozen"}}
-    assert detr.unsupported(Config(**frozen)) == []
-    refused = detr.unsupported(Config.model_validate(SIZES["tiny"] | {"strides": (1, 1), "anchors": "learned"}))
+    assert detr.FORMAT.unsupported(Config(**frozen)) == []
+    refused = detr.FORMAT.unsupported(Config.model_validate(SIZES["tiny"] | {"strides": (1, 1), "anchors": "learned"}))
     assert refused == [
         "model.backbone_norm.kind=group (expected frozen: group norm does not exist there)",
-        "model.anchors=learned (expected none: queries are vectors there)",
         "model.strides=(1, 1) (expected 1 or 2, then 2)",
+        "model.anchors=learned (expected none: queries are vectors there)",
     ]
 
 
@@ -206,7 +211,7 @@ def test_every_size_survives_export_and_import(size: str) -> None:
     changes = {"backbone_norm": {"kind": "frozen"}, "labels": 3, "size": "huggingface", "decoder_layers": 4}
     c = Config.model_validate(SIZES[size] | changes | {"attention": {"dropout": 0.2}, "feed": {"act": "silu"}})
     named = {"id2label": {"0": "a", "1": "b", "2": "c"}}
-    assert detr.from_huggingface(detr.CONFIG.write(c) | named) == c
+    assert detr.FORMAT.from_huggingface(detr.CONFIG.write(c) | named) == c
     theirs = hf.DetrConfig(**detr.CONFIG.write(c)).backbone_config
     assert (theirs.hidden_sizes, theirs.depths) == (list(c.stages), list(c.depths))
 
@@ -250,7 +255,7 @@ def test_images_are_read_and_written_as_theirs(theirs: Any, tmp_path: Path) -> N
         .bool()
         .equal(torch.ones_like(wanted["pixel_mask"]).bool() if found.valid is None else found.valid)
     )
-    detr.write(predictor_of(folder), tmp_path / "b", "fp32")
+    detr.FORMAT.write(predictor_of(folder), tmp_path / "b", "fp32")
     again = hf.AutoImageProcessor.from_pretrained(tmp_path / "b", backend="pil")
     assert torch.equal(again(pictures(), return_tensors="pt")["pixel_values"], wanted["pixel_values"])
     assert read(tmp_path / "b").image == folder.image
@@ -258,10 +263,11 @@ def test_images_are_read_and_written_as_theirs(theirs: Any, tmp_path: Path) -> N
 
 def test_a_folder_without_settings_of_images(tmp_path: Path) -> None:
     make_theirs(BACKBONES["basic"]).save_pretrained(tmp_path)
-    assert read(tmp_path).image == detr.IMAGES
-    (tmp_path / detr.PROCESSOR).write_text(json.dumps({"size": 600, "max_size": 1000}))  # as first published
+    folder = read(tmp_path)
+    assert folder.image == detr.default_image(folder.config) and folder.image.resize == 800
+    (tmp_path / PROCESSOR).write_text(json.dumps({"size": 600, "max_size": 1000}))  # as first published
     assert (read(tmp_path).image.resize, read(tmp_path).image.max_size) == (600, 1000)
-    limited = detr.write_image_settings(ImageProcessor(resize=40, crop=0, patch=1), detector=True)
+    limited = write_image_settings(ImageProcessor(resize=40, crop=0, patch=1), detector=True)
     assert limited["size"] == {"shortest_edge": 40, "longest_edge": 4000}  # there is always a limit there
 
 
@@ -273,7 +279,7 @@ def test_resnet_folders_start_a_backbone(kind: str, tmp_path: Path) -> None:
     config = hf.ResNetConfig(**BACKBONES["bottleneck"])
     theirs = stir(getattr(hf, kind)(config))
     theirs.save_pretrained(tmp_path)
-    ours = resnet.load_start(tmp_path, json.loads((tmp_path / "config.json").read_text())).model["backbone"].eval()
+    ours = load_start(tmp_path).model["backbone"].eval()
     pixels = torch.randn(2, 3, 70, 90)
     with torch.no_grad():
         found = theirs(pixels, output_hidden_states=True).hidden_states[-1]
@@ -317,7 +323,7 @@ def test_a_run_starts_from_a_folder_and_becomes_one(tmp_path: Path, monkeypatch:
     log = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert "images: read as by the start, the shorter side with 48 pixels and the longer with at most 90" in log
     report = regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
-    assert any("transformers differs" in value for value in report.values())
+    assert any("regard and transformers" in value for value in report.values())
     theirs = hf.DetrForObjectDetection.from_pretrained(tmp_path / "hf").eval()
     same_outputs(theirs, run.model.cpu(), 75, 50)
     assert list(theirs.config.id2label.values()) == list(run.labels)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,10 @@ import torch
 from regard.config.data.texts import TokenizerConfig
 from regard.config.run import resolve_run
 from regard.families import bert, gpt
-from regard.formats.huggingface import bert_export, causal_parity, gpt2_export
+from regard.formats.huggingface import causal as causal_files
+from regard.formats.huggingface import encoders, gpt2
+from regard.formats.huggingface.bert import FORMAT
+from regard.formats.huggingface.format import HuggingFaceFormat
 from regard.formats.parity import check_close, check_difference
 from regard.processors.text import tokenizers
 
@@ -24,7 +28,7 @@ def encoder(scale: float) -> SimpleNamespace:
     model = bert.Model(c).eval()
     assert model.words is not None
     model.words.out.weight.data *= scale
-    return SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text)
+    return SimpleNamespace(run=SimpleNamespace(model=c, data=None), module=model, tokenizer=text)
 
 
 def language_model(scale: float) -> SimpleNamespace:
@@ -34,7 +38,7 @@ def language_model(scale: float) -> SimpleNamespace:
     model = gpt.Model(c).eval()
     model.head.weight.data *= scale
     run = resolve_run("language", {"model.family": "gpt"}).run.model_copy(update={"model": c})
-    return SimpleNamespace(run=run, model=model, tokenizer=text, suppressed=[text.pad, text.start])
+    return SimpleNamespace(run=run, module=model, tokenizer=text, suppressed=[text.pad, text.start])
 
 
 @pytest.mark.parametrize("scale", [1.0, 3e4])
@@ -42,31 +46,31 @@ def test_rounding_passes_and_a_wrong_weight_fails(
     scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = encoder(scale)
-    sample = bert_export.EncoderSample(ours)
+    sample = encoders.EncoderSample(ours)
     assert (sample.expected[0].abs().max() > 1000) == (scale > 1)
-    bert_export.write(ours, tmp_path / "right", "fp32")
-    report = bert_export.check(ours, tmp_path / "right", "fp32")
+    FORMAT.write(ours, tmp_path / "right", "fp32")
+    report = FORMAT.verify(ours, tmp_path / "right", "fp32")
     assert "regard and transformers" in report and float(report.rpartition(" by ")[2].split()[0]) < 1e-5
-    tensors = bert_export.tensors
+    tensors = HuggingFaceFormat.tensors
 
-    def damaged(model: bert.Model, c: bert.Config) -> dict[str, torch.Tensor]:
-        weights = tensors(model, c)
+    def damaged(self: Any, predictor: Any) -> dict[str, torch.Tensor]:
+        weights = tensors(self, predictor)
         weights["bert.encoder.layer.1.output.dense.weight"][3] += 0.02  # one of 512 rows, by a standard deviation
         return weights
 
-    monkeypatch.setattr(bert_export, "tensors", damaged)
-    bert_export.write(ours, tmp_path / "wrong", "fp32")
+    monkeypatch.setattr(HuggingFaceFormat, "tensors", damaged)
+    FORMAT.write(ours, tmp_path / "wrong", "fp32")
     with pytest.raises(
         RuntimeError, match="the folder gives logits that are apart by .* more than 0.0001 of it; nothing"
     ):
-        bert_export.check(ours, tmp_path / "wrong", "fp32")
+        FORMAT.verify(ours, tmp_path / "wrong", "fp32")
 
 
 def test_a_large_language_model_passes_where_an_absolute_bound_would_not(tmp_path: Path) -> None:
     ours = language_model(3e4)
-    gpt2_export.write(ours, tmp_path / "out", "fp32")
-    sample = causal_parity.CausalSample(ours)
-    report = causal_parity.check(ours, tmp_path / "out", "fp32")
+    gpt2.FORMAT.write(ours, tmp_path / "out", "fp32")
+    sample = causal_files.CausalSample(ours)
+    report = gpt2.FORMAT.verify(ours, tmp_path / "out", "fp32")
     relative = float(report.rpartition(" by ")[2].split()[0])
     assert relative * sample.logits.abs().max() > 1e-4 and relative < 1e-5
 

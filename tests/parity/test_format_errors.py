@@ -16,10 +16,12 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard.config.data.texts import TokenizerConfig
 from regard.errors import UserError
-from regard.formats import model_card, peft
+from regard.formats import model_card
 from regard.formats.huggingface import marian
+from regard.formats.huggingface.format import Folder
 from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.formats.parity import MatchCount
+from regard.formats.peft.read import load_adapter
 from regard.processors.text.external import sentencepiece_processor
 from regard.processors.text.tokenizers import train_tokenizer
 
@@ -46,10 +48,11 @@ def test_vocabulary_sizes_of_an_exported_marian_folder(tmp_path: Path) -> None:
     text.save(tmp_path / "tokenizer.json")
     config: dict[str, Any] = {"regard": {}, "vocab_size": text.size, "decoder_vocab_size": text.size + 1}
     config |= {"pad_token_id": text.pad, "decoder_start_token_id": text.start, "eos_token_id": text.end}
+    folder = lambda config: Folder(tmp_path, tmp_path, config, None, None)  # noqa: E731
     with pytest.raises(UserError, match=f"decoder_vocab_size is {text.size + 1} and its tokenizer has {text.size}"):
-        marian.tokenizers(tmp_path, config)
+        marian.read_tokenizers(folder(config), {})
     with pytest.raises(UserError, match=r"eos_token_id is None and 2 in tokenizer.json; they must agree"):
-        marian.tokenizers(tmp_path, {key: value for key, value in config.items() if key != "eos_token_id"})
+        marian.read_tokenizers(folder({key: config[key] for key in config if key != "eos_token_id"}), {})
 
 
 def test_a_sentencepiece_model_of_another_kind(tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_texts_that_differ() -> None:
 def test_adapters_that_do_not_fit_their_base(tmp_path: Path) -> None:
     tuned: Any = SimpleNamespace(run=SimpleNamespace(tune=SimpleNamespace(kind="lora")))
     with pytest.raises(UserError, match="runs/x is tuned itself, so .* cannot be attached to it; merge it first"):
-        peft.load_adapter(tuned, tmp_path, "runs/x")
+        load_adapter(tuned, tmp_path, "runs/x")
     path, _ = causal.gpt2(tmp_path / "x")
     config = {"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM", "num_virtual_tokens": 64}
     adapter = tmp_path / "adapter"

@@ -15,9 +15,9 @@ from helpers import causal, marian
 import regard
 from regard.config.strategies import Beam, Greedy, Sample
 from regard.errors import UserError
+from regard.formats.huggingface import causal as causal_files
 from regard.formats.huggingface import generation as generation_files
-from regard.formats.huggingface import gpt2_export, t5_export
-from regard.formats.huggingface.causal import decode_from_generation
+from regard.formats.huggingface import gpt2, t5
 
 FAMILIES = ("gpt2", "llama", "marian", "t5")
 LIMIT = {"max_new_tokens": 9}
@@ -52,13 +52,11 @@ class Folder:
         read = generation_files.read_generation_config(self.path, self.config)
         predictor = self.predictor
         if self.sourced:
-            decode, _ = generation_files.translate_decode(self.path, self.config, read, predictor.target, 10**6)
+            decode = type(predictor.run.decode)(**generation_files.SEQ2SEQ.decode(read, predictor.target.end, 10**6))
             plan, sources = predictor.plan.of(decode), predictor.modality.read(self.texts)
             found = predictor.run_programs(predictor.writer.search(source, plan) for source in sources)
             return [best[0].tokens for best in found]
-        values = decode_from_generation(read)
-        values["rules"] |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)
-        decode = type(predictor.run.decode)(**values)
+        decode = type(predictor.run.decode)(**causal_files.GENERATION.decode(read, predictor.tokenizer.end, 10**6))
         plan = predictor.plan.of(decode)
         found = predictor.run_programs(predictor.writer.search(row, plan, "text") for row in self.rows)
         return [best[0].tokens for best in found]
@@ -245,7 +243,7 @@ def test_exported_again(family: str, folders: dict[str, Folder], tmp_path: Path)
     settings |= {"min_length": 4, "renormalize_logits": True, "eos_token_id": [folder.ids["eos_token_id"], 11]}
     settings |= {"encoder_no_repeat_ngram_size": 3} if folder.sourced else {}
     predictor = folder.load(settings)
-    (gpt2_export if family == "gpt2" else t5_export).write(predictor, tmp_path / "again", "fp32")
+    (gpt2 if family == "gpt2" else t5).FORMAT.write(predictor, tmp_path / "again", "fp32")
     written = json.loads((tmp_path / "again" / "generation_config.json").read_text())
     if folder.sourced:
         settings = settings | {"min_new_tokens": settings.pop("min_length") - 1}

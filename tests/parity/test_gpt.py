@@ -35,14 +35,14 @@ def test_older_weight_files(tmp_path):
     masks |= {f"h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in range(3)}
     for tensors in (bare, bare | masks, {name: tensor.clone() for name, tensor in state.items()}):
         save_file(tensors, path / "model.safetensors")
-        same_causal(gpt2.read(path, config)[1], theirs, ROWS[:2])
+        same_causal(gpt2.FORMAT.read_model(path, config).model, theirs, ROWS[:2])
     halves = [dict(list(bare.items())[:9]), dict(list(bare.items())[9:])]
     (path / "model.safetensors").unlink()
     for number, half in enumerate(halves):
         save_file(half, path / f"model-{number}.safetensors")
     places = {name: f"model-{number}.safetensors" for number, half in enumerate(halves) for name in half}
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    same_causal(gpt2.read(path, config)[1], theirs, ROWS[:2])
+    same_causal(gpt2.FORMAT.read_model(path, config).model, theirs, ROWS[:2])
 
 
 # --- Llama -----------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_older_llama_configs(tmp_path):
     config = read_json(path / "config.json")
     older = {**config, "rope_theta": 700.0, "rope_scaling": None, "rope_parameters": None, "num_key_value_heads": None}
     del older["head_dim"]
-    same_causal(llama.read(path, older)[1], theirs, ROWS[:2])
+    same_causal(llama.FORMAT.read_model(path, older).model, theirs, ROWS[:2])
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------
@@ -103,17 +103,17 @@ def test_refused_configs(tmp_path):
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true; regard reads gpt2 folders"),
         ({"add_cross_attention": True}, "add_cross_attention is true"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; regard reads unquantized folders"),
-        ({"activation_function": "mish"}, "activation_function is 'mish'; expected one of gelu_new"),
+        ({"activation_function": "mish"}, "activation_function is 'mish'; expected one of gelu, relu, gelu_new"),
         ({"n_head": 5}, "width 36 does not divide into 5 heads"),
         ({"n_embd": None}, "config.json has no 'n_embd'; fetch the folder again"),
         ({"n_embd": 72}, "'transformer.wte.weight' of the checkpoint has shape (300, 36)"),
     ):  # fmt: skip
         with pytest.raises(UserError) as error:
-            gpt2.read(path, config | change)
+            gpt2.FORMAT.read_model(path, config | change)
         assert words in str(error.value) and "\n" not in str(error.value)
     del config["n_embd"]
     with pytest.raises(UserError, match="config.json has no 'n_embd'; fetch the folder again"):
-        gpt2.read(path, config)
+        gpt2.FORMAT.read_model(path, config)
     path, _ = causal.llama(tmp_path / "llama")
     config = read_json(path / "config.json")
     for change, words in (
@@ -126,7 +126,7 @@ def test_refused_configs(tmp_path):
         ({"attention_bias": True}, "the checkpoint has no 'model.layers.0.self_attn.q_proj.bias'"),
     ):
         with pytest.raises(UserError) as error:
-            llama.read(path, config | change)
+            llama.FORMAT.read_model(path, config | change)
         assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -155,10 +155,10 @@ def test_incomplete_folders(tmp_path):
     tensors = load_file(path / "model.safetensors")
     save_file({**tensors, "score.weight": torch.zeros(2)}, path / "model.safetensors")
     with pytest.raises(UserError, match="1 tensors of the checkpoint have no place in the model: score.weight"):
-        gpt2.read(path, config)
+        gpt2.FORMAT.read_model(path, config)
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
     with pytest.raises(UserError, match="a pickle, which regard never opens.*GPT2LMHeadModel.from_pretrained"):
-        gpt2.read(path, config)
+        gpt2.FORMAT.read_model(path, config)
 
 
 @pytest.mark.parametrize(

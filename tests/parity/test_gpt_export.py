@@ -16,7 +16,10 @@ import regard
 from regard.cli import main
 from regard.config.strategies import Beam
 from regard.errors import UserError
-from regard.formats.huggingface import gpt2_export, tokenizer_export
+from regard.formats.huggingface import causal as causal_files
+from regard.formats.huggingface import tokenizer_export
+from regard.formats.huggingface.folder import format_of_config
+from regard.formats.huggingface.format import HuggingFaceFormat
 
 TEXTS = [*marian.sentences(5, seed=7), *(text for text in causal.TEXTS if text)]
 SMALL = {
@@ -143,7 +146,8 @@ def test_unsupported_settings(run, tmp_path):
     from regard.families import gpt
 
     def words(**changes):
-        return gpt2_export.unsupported(gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **changes}))
+        c = gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **changes})
+        return format_of_config(c).unsupported(c)
 
     assert words() == [] == words(**gpt.SIZES["modern-tiny"])
     assert words(attention={"kind": "window", "radius": 4}) == [
@@ -161,7 +165,8 @@ def test_unsupported_settings(run, tmp_path):
         regard.convert(other, to="huggingface", out=tmp_path / "out")
     window = trained(model__attention__kind="window", train__steps=1)
     with pytest.raises(
-        UserError, match="cannot become a GPT-2, Llama or Mistral folder; what does not fit: model.attention.kind="
+        UserError,
+        match="cannot become a GPT-2 folder or a Llama or Mistral folder; what does not fit: model.attention.kind=",
     ):
         regard.convert(window, to="huggingface", out=tmp_path / "out")
 
@@ -188,7 +193,8 @@ def test_windows_that_mistral_does_not_have():
 
     def words(**changes):
         modern = {"vocab": 50, **gpt.SIZES["modern-tiny"], **changes}
-        return gpt2_export.unsupported(gpt.Config.model_validate(modern))
+        c = gpt.Config.model_validate(modern)
+        return format_of_config(c).unsupported(c)
 
     assert words(attention={"kind": "window", "radius": [4, 4]}) == []
     for attention, refusal in (
@@ -201,13 +207,13 @@ def test_windows_that_mistral_does_not_have():
 
 
 def test_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
-    whole = gpt2_export.gpt2_config
-    monkeypatch.setattr(gpt2_export, "gpt2_config", lambda c: whole(c) | {"layer_norm_epsilon": 0.1})
+    whole = HuggingFaceFormat.config
+    monkeypatch.setattr(HuggingFaceFormat, "config", lambda self, c: whole(self, c) | {"layer_norm_epsilon": 0.1})
     with pytest.raises(RuntimeError, match="logits that are apart by"):
         regard.convert(run, to="huggingface", out=tmp_path / "out")
     monkeypatch.undo()
     monkeypatch.setattr(
-        gpt2_export,
+        causal_files,
         "portable_tokenizer",
         lambda tokenizer, add_end: tokenizer_export.portable_tokenizer(tokenizer),
     )

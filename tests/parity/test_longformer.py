@@ -18,14 +18,13 @@ import regard
 from regard.config.run import resolve_run
 from regard.errors import UserError
 from regard.families import longformer
-from regard.formats.huggingface import longformer_export
-from regard.formats.huggingface.longformer import read
+from regard.formats.huggingface.longformer import FORMAT
 from regard.formats.huggingface.vocabularies import load_byte_bpe
 from regard.processors.text import tokenizers
 
 
 def read_folder(path: Path) -> Any:
-    return read(path, json.loads((path / "config.json").read_text()))
+    return FORMAT.read(path, json.loads((path / "config.json").read_text()))
 
 
 def test_other_shapes(tmp_path: Path) -> None:
@@ -187,9 +186,7 @@ def test_unsupported_settings_are_named(changes: dict[str, Any], words: str) -> 
     }
     if "feed" in values:
         values["feed"] = {"kind": "plain"} | values["feed"]
-    (refusal,) = longformer_export.unsupported(
-        longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values)
-    )
+    (refusal,) = FORMAT.unsupported(longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values))
     assert words in refusal
 
 

@@ -94,8 +94,8 @@ def test_refused_folders(both, tmp_path):
         ({"activation_function": "mish"}, "activation_function is 'mish'"),
         ({"decoder_attention_heads": 2}, "differ"),
         ({"normalize_before": True}, "normalize_before is true; regard reads Marian folders without it"),
-        ({"d_model": 7}, "width 7 does not divide into"),
-        ({"d_model": "wide"}, "width is 'wide': Input should be a valid integer"),
+        ({"d_model": 7}, "width 7 does not divide into 3 heads; use 6 or 9 (d_model)"),
+        ({"d_model": "wide"}, "d_model is 'wide': Input should be a valid integer"),
     ):
         (path / "config.json").write_text(json.dumps(config | change))
         refused(path, words)

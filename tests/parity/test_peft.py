@@ -1,29 +1,45 @@
 """PEFT folders: theirs load over our models with equal logits, ours load with peft over theirs; refusals."""
 
+import io
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import peft
 import pytest
 import torch
 import transformers as hf
 from helpers import bert as folders
-from helpers import causal
+from helpers import causal, whisper
 from helpers.inputs import inputs
 from helpers.parity import change_config
+from helpers.runs import tiny_run
+from PIL import Image
 from safetensors.torch import load_file, save_file
+from test_clip import write_folder as clip_folder
+from test_detr import BACKBONES, make_theirs
 from test_t5 import folder as t5_folder
+from test_vision_encoder_decoder import write_folder as captioner_folder
+from test_vit import TRAINED, image
+from test_vit import write_folder as vit_folder
 
 import regard
 from regard.adapt import tune
 from regard.adapt.precision import Int8Linear
 from regard.errors import UserError
+from regard.formats.peft.processors import base_labels
+from regard.parts import Inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 # peft 0.21 takes hold of a method that transformers 5 no longer has; only generation would call it.
 if not hasattr(hf.T5ForConditionalGeneration, LOST := "_prepare_encoder_decoder_kwargs_for_generation"):
     setattr(hf.T5ForConditionalGeneration, LOST, None)
 IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(1))
+NOISE = torch.Generator().manual_seed(1)
+PIXELS, FRAMES = torch.rand(2, 3, 32, 32, generator=NOISE), torch.randn(2, 100, 80, generator=NOISE)
+TEXTS = torch.cat([IDS % 20, torch.full((2, 1), 26)], 1)  # of the CLIP, whose END is 26
+SCENES = torch.randn(2, 3, 64, 96, generator=NOISE)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +53,12 @@ def bases(home) -> dict[str, Path]:
     causal.llama(home / "llama", num_key_value_heads=3)
     folders.folder(home / "bert", "BertForSequenceClassification", num_labels=3)
     t5_folder(home / "t5", tie_word_embeddings=False, feed_forward_proj="gated-gelu")
-    return {name: home / name for name in ("gpt", "llama", "bert", "t5")}
+    vit_folder(home / "vit", "ViTForImageClassification", num_labels=3)
+    make_theirs(BACKBONES["basic"]).save_pretrained(home / "detr")
+    clip_folder(home / "clip")
+    captioner_folder(home / "captioner", 48)
+    whisper.write_folder(home / "whisper")
+    return {name: home / name for name in THEIRS}
 
 
 THEIRS = {
@@ -45,20 +66,46 @@ THEIRS = {
     "llama": (hf.LlamaForCausalLM, "CAUSAL_LM"),
     "bert": (hf.BertForSequenceClassification, "SEQ_CLS"),
     "t5": (hf.T5ForConditionalGeneration, "SEQ_2_SEQ_LM"),
+    "vit": (hf.ViTForImageClassification, None),
+    "detr": (hf.DetrForObjectDetection, None),
+    "clip": (hf.CLIPModel, None),
+    "captioner": (hf.VisionEncoderDecoderModel, None),
+    "whisper": (hf.WhisperForConditionalGeneration, None),
+}
+THEIR_INPUTS = {
+    "t5": {"input_ids": IDS, "decoder_input_ids": IDS[:, :5]},
+    "vit": {"pixel_values": PIXELS},
+    "detr": {"pixel_values": SCENES},
+    "clip": {"pixel_values": PIXELS, "input_ids": TEXTS},
+    "captioner": {"pixel_values": PIXELS, "decoder_input_ids": IDS},
+    "whisper": {"input_features": FRAMES.transpose(1, 2), "decoder_input_ids": IDS},
+}
+INPUTS = {
+    "t5": (inputs(IDS), inputs(IDS[:, :5])),
+    "vit": (Inputs("pixels", PIXELS),),
+    "detr": (Inputs("pixels", SCENES),),
+    "clip": (Inputs("pixels", PIXELS), inputs(TEXTS)),
+    "captioner": (Inputs("pixels", PIXELS), inputs(IDS)),
+    "whisper": (Inputs("frames", FRAMES), inputs(IDS)),
 }
 
 
 @torch.no_grad()
 def said_by(model, name: str) -> torch.Tensor:
-    if name == "t5":
-        return model(input_ids=IDS, decoder_input_ids=IDS[:, :5]).logits
-    logits = model(input_ids=IDS, attention_mask=torch.ones_like(IDS)).logits
-    return logits if name == "bert" else logits[:, -IDS.size(1) :]
+    given = THEIR_INPUTS.get(name, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)})
+    output = model(**given)
+    if name == "detr":
+        return torch.cat([output.logits, output.pred_boxes], -1)
+    logits = output.logits_per_image if name == "clip" else output.logits
+    return logits[:, -IDS.size(1) :] if name in ("gpt", "llama") else logits  # without those of a prompt
 
 
 @torch.no_grad()
 def said_here(system, name: str) -> torch.Tensor:
-    return system.model(inputs(IDS), inputs(IDS[:, :5])) if name == "t5" else system.model(inputs(IDS))
+    if name == "detr":
+        detections = system.model.detect(*INPUTS[name])
+        return torch.cat([detections.logits[-1], detections.boxes[-1]], -1)
+    return system.model(*INPUTS.get(name, (inputs(IDS),)))
 
 
 def theirs(base: Path, name: str, config, out: Path):
@@ -73,15 +120,25 @@ def theirs(base: Path, name: str, config, out: Path):
 
 
 TARGETS = {
-    "gpt": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "bert": ["query", "dense"],
+    "gpt": ["c_attn", "c_proj", "c_fc"],
+    "llama": ["q_proj", "v_proj", "down_proj"],
+    "bert": ["query", "dense"],
     "t5": ["q", "v", "wo"],
-}  # fmt: skip
+    "vit": ["q_proj", "o_proj", "fc1", "fc2"],
+    "detr": ["v_proj", "o_proj", "fc1", "layers.2"],
+    "clip": ["k_proj", "out_proj", "fc2", "visual_projection"],
+    "whisper": ["q_proj", "k_proj", "out_proj", "fc1"],
+    "captioner": ["c_attn", "q_attn", "c_proj", "fc1", "q_proj", "enc_to_dec_proj"],
+}
+WHOLE = {"vit": ["classifier"], "detr": ["class_labels_classifier"]}  # modules_to_save; PEFT knows that of a BERT  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_lora_of_peft_round_trips(bases, home, name, tmp_path):
     kind = THEIRS[name][1]
-    config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=7, target_modules=TARGETS[name])
+    config = peft.LoraConfig(
+        task_type=kind, r=4, lora_alpha=7, target_modules=TARGETS[name], modules_to_save=WHOLE.get(name)
+    )
     model = theirs(bases[name], name, config, tmp_path / "lora")
     system = regard.load(bases[name], tune=tmp_path / "lora", device="cpu")
     plain = regard.load(bases[name], device="cpu")
@@ -89,14 +146,41 @@ def test_lora_of_peft_round_trips(bases, home, name, tmp_path):
     assert (said_here(system, name) - wanted).abs().max() < 1e-4
     assert (said_here(plain, name) - wanted).abs().max() > 1e-2
     assert system.run.tune.rank == 4 and system.run.tune.alpha == 7
-    from regard.formats import peft as ours
+    from regard.formats.peft import write as ours
 
     ours.write(system, tmp_path / "back", "fp32")
     again = peft.PeftModel.from_pretrained(THEIRS[name][0].from_pretrained(bases[name]), tmp_path / "back").eval()
     assert (said_by(again, name) - wanted).abs().max() < 1e-4
     first, second = (load_file(tmp_path / each / "adapter_model.safetensors") for each in ("lora", "back"))
     assert set(second) == set(first) and all(first[key].equal(second[key]) for key in second)
-    assert ("base_model.model.classifier.weight" in first) == (name == "bert")
+    assert ("base_model.model.classifier.weight" in first) == (name in ("bert", "vit"))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_lora_of_all_linear_layers(bases, name, tmp_path):
+    """The encoder of a captioner has a pooler, which nothing reads."""
+    model = theirs(bases[name], name, peft.LoraConfig(r=2, target_modules="all-linear"), tmp_path)
+    wanted = said_by(model, name)
+    assert (said_here(regard.load(bases[name], tune=tmp_path, device="cpu"), name) - wanted).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["vit", "captioner", "detr"])
+def test_adapters_of_transformers_4_load(bases, name, tmp_path):
+    """Their paths are those of the tensors in folders of models, which transformers 5 has renamed."""
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "fc1", "fc2"], modules_to_save=["o_proj"])
+    model = theirs(bases[name], name, config, tmp_path)
+    stored = load_file(bases[name] / "model.safetensors")
+    state, older = THEIRS[name][0].from_pretrained(bases[name]).state_dict(), {}
+    adapter = load_file(tmp_path / "adapter_model.safetensors")
+    for key, tensor in adapter.items():
+        module = re.sub(r"\.lora_.*|\.weight$|\.bias$", "", key.removeprefix("base_model.model."))
+        weight = state[f"{module}.weight"]
+        (old,) = [path for path, other in stored.items() if other.shape == weight.shape and other.equal(weight)]
+        older[key.replace(module, old.removesuffix(".weight"))] = tensor
+    assert older.keys() != adapter.keys()
+    save_file(older, tmp_path / "adapter_model.safetensors")
+    over = regard.load(bases[name], tune=tmp_path, device="cpu")
+    assert (said_here(over, name) - said_by(model, name)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("pattern", [r"\.(query|value)$", "attention|feed", r"layers\.1\.(attention.key|feed.out)$"])
@@ -104,11 +188,12 @@ def test_lora_of_peft_round_trips(bases, home, name, tmp_path):
 def test_our_lora_loads_with_peft(bases, name, pattern, tmp_path):
     """GPT-2's three maps in one: paths of their own stand in blocks."""
     from regard.config.tuning import Lora
-    from regard.formats import peft as ours
+    from regard.formats.peft import write as ours
 
     system = regard.load(bases[name], device="cpu")
     settings = Lora(rank=3, alpha=5.0, pattern=pattern)
-    whole = ("classes.weight", "classes.bias", "pooler.weight", "pooler.bias") if name == "bert" else ()
+    heads = {"bert": ("pooler", "classes"), "vit": ("classes",), "detr": ("classes",)}
+    whole = [f"{head}.{part}" for head in heads.get(name, ()) for part in ("weight", "bias")]
     tune.attach(system.model, settings, whole)
     for each in system.model.parameters():
         if each.requires_grad:
@@ -120,13 +205,15 @@ def test_our_lora_loads_with_peft(bases, name, pattern, tmp_path):
     wanted = said_here(system, name)
     assert (said_by(again, name) - wanted).abs().max() < 1e-4
     assert (said_here(regard.load(bases[name], tune=tmp_path / "ours", device="cpu"), name) - wanted).abs().max() < 1e-4
+    assert "read again, its logits are apart by" in ours.verify(system, tmp_path / "ours", "fp32")
+    assert f"import {THEIRS[name][0].__name__}\n" in ours.usage(system)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("gpt", "prompt"), ("gpt", "prefix"), ("llama", "prompt"), ("t5", "prompt")]
 )
 def test_prompts_and_prefixes(bases, name, kind, tmp_path):
-    from regard.formats import peft as ours
+    from regard.formats.peft import write as ours
 
     kinds = {"prompt": peft.PromptTuningConfig, "prefix": peft.PrefixTuningConfig}
     config = kinds[kind](task_type=THEIRS[name][1], num_virtual_tokens=5)
@@ -167,13 +254,38 @@ def test_run_converts_to_peft(home, tmp_path, monkeypatch):
     over = regard.load(base, tune=tmp_path / "peft", device="cpu")
     texts = ["good day", "a bad house"]
     assert over.score(texts, ["glad"] * 2) == pytest.approx(system.score(texts, ["glad"] * 2), abs=1e-4)
-    monkeypatch.setattr("regard.formats.peft._pad_rank", lambda x, rank, dim: 2 * x)
+    monkeypatch.setattr("regard.formats.peft.write._pad_rank", lambda x, rank, dim: 2 * x)
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "wrong", to="peft")
     monkeypatch.undo()
-    monkeypatch.setattr("regard.formats.peft._load_heads", lambda *words: [])  # as if no head were in the folder
+    monkeypatch.setattr("regard.formats.peft.read._load_heads", lambda *words: [])  # as if no head were in the folder
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
+
+
+def test_a_tuned_image_classifier_becomes_an_adapter(tmp_path):
+    """Of a run with other labels and smaller images than its base."""
+    rng, files = np.random.default_rng(1), {}
+    for path in ("pets/cat", "pets/dog", "wild/lion", "wild/wolf"):
+        for number in range(4):
+            Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(file := io.BytesIO(), "png")
+            files[f"{path}/{number}.png"] = file.getvalue()
+    base = tiny_run("classify-image", files, **TRAINED, **{"data.train": "{files}/pets"})
+    settings = {
+        "start": str(base), "tune.kind": "lora", "data.train": str(base.parent / "wild"), "data.size": 24,
+        "train.steps": 3, "train.warmup": 1, "train.lr": 0.05, "train.batch": 4, "train.tensorboard": False,
+    }  # fmt: skip
+    tuned = regard.train("classify-image", settings, out=tmp_path / "run")
+    told = regard.convert(tmp_path / "run", out=tmp_path / "peft", to="peft")
+    assert "read again, its logits are apart by" in told["checked"]
+    over = regard.load(base, tune=tmp_path / "peft", device="cpu")
+    assert over.labels.names == ["lion", "wolf"] and over.image.crop == 24
+    assert over.score([image()], ["wolf"]) == pytest.approx(tuned.score([image()], ["wolf"]), abs=1e-5)
+    regard.convert(base, out=tmp_path / "hf", to="huggingface")
+    model = hf.ViTForImageClassification.from_pretrained(tmp_path / "hf")
+    again = peft.PeftModel.from_pretrained(model, tmp_path / "peft").eval()
+    assert (said_by(again, "vit") - said_here(tuned, "vit")).abs().max() < 1e-4
+    assert (said_here(tuned, "vit") - said_here(regard.load(base), "vit")).abs().max() > 1e-3
 
 
 def test_labels_that_the_base_renames_are_never_undone(tmp_path):
@@ -211,6 +323,14 @@ def test_labels_that_the_base_renames_are_never_undone(tmp_path):
     (folder / "base_labels.json").unlink()  # as in folders that were exported before
     rename(base, "a", "b")
     assert regard.load(base, tune=folder).labels.names == ["glad", "sad"]
+
+
+def test_labels_of_a_base_that_detects(bases, tmp_path):
+    """COCO names several ids N/A."""
+    (tmp_path / "config.json").write_bytes((bases["detr"] / "config.json").read_bytes())
+    change_config(tmp_path, id2label={str(i): name for i, name in enumerate(["N/A", "cat", "N/A", "dog", "N/A"])})
+    assert base_labels(tmp_path) == ["N/A", "cat", "N/A 2", "dog", "N/A 4"]
+    assert base_labels(bases["clip"]) == []
 
 
 def test_heads_stay_exact_over_a_base_in_8_bits(bases, tmp_path):
@@ -253,7 +373,7 @@ def good(bases, home) -> Path:
     ({"lora_dropout": 1.0}, "has lora_dropout=1.0; expected a number from 0 to less than 1"),
     ({"lora_dropout": "x"}, "has lora_dropout='x'; expected a number"),
     ({"peft_type": ["LORA"]}, "is no PEFT configuration"),
-    ({"r": 3}, "lora_A of encoder.layer.0.attention.self.query is (4, 36) and this base needs (3, 36)"),
+    ({"r": 3}, "lora_A of bert.encoder.layer.0.attention.self.query is (4, 36) and this base needs (3, 36)"),
 ])  # fmt: skip
 def test_refused_fields(bases, good, tmp_path, change, words):
     config = json.loads((good / "adapter_config.json").read_text()) | change
@@ -279,9 +399,9 @@ def test_refused_tensors(bases, good, home, tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"x")
     refused("is cut off or damaged")
     save_file({name: each for name, each in tensors.items() if name != key}, tmp_path / "adapter_model.safetensors")
-    refused("has only one of lora_A and lora_B for encoder.layer.0.attention.self.query")
+    refused("has only one of lora_A and lora_B for bert.encoder.layer.0.attention.self.query")
     save_file({**tensors, "base_model.model.bert.other.weight": torch.zeros(2)}, tmp_path / "adapter_model.safetensors")
-    refused("holds other.weight, for which this base has no place")
+    refused("holds bert.other.weight, for which this base has no place")
     heads = {name: each for name, each in tensors.items() if "lora" not in name}
     save_file(heads, tmp_path / "adapter_model.safetensors")
     refused("has no LoRA for any layer of this model; use the base that it was trained on")
@@ -289,13 +409,21 @@ def test_refused_tensors(bases, good, home, tmp_path):
         regard.load(bases["gpt"], tune=good)
 
 
-def test_own_table_over_a_tied_one(bases, tmp_path):
-    config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], modules_to_save=["wte"])
-    theirs(bases["gpt"], "gpt", config, tmp_path / "theirs")
-    with pytest.raises(
-        UserError, match="has its own .*, and this base has one table for input and output words; merge it with peft"
-    ):
-        regard.load(bases["gpt"], tune=tmp_path / "theirs")
+@pytest.mark.parametrize(("name", "target", "whole", "words"), [
+    ("gpt", "c_attn", ["wte"], "has its own transformer.wte.weight, and this base has one table for input and output"),
+    ("whisper", "q_proj", ["proj_out"], "holds proj_out.weight, for which this base has no place (of that shape); load it over a base"),
+    ("whisper", "q_proj|.*conv2", None, "has LoRA for model.encoder.conv2; expected linear layers of this base, each"),
+    ("whisper", "v_proj|.*embed_tokens", None, "has LoRA for model.decoder.embed_tokens; expected linear layers"),
+    ("vit", "fc1|.*projection", None, "has LoRA for vit.embeddings.patch_embeddings.projection; expected linear"),
+    ("detr", "fc1|.*input_projection", None, "has LoRA for model.input_projection; expected linear layers of this"),
+    ("clip", "fc1", ["position_embedding"], "holds vision_model.embeddings.position_embedding.weight, for which this"),
+])  # fmt: skip
+def test_tensors_without_a_place(bases, name, target, whole, words, tmp_path):
+    config = peft.LoraConfig(r=2, target_modules=f".*({target})", modules_to_save=whole)
+    theirs(bases[name], name, config, tmp_path)
+    with pytest.raises(UserError) as error:
+        regard.load(bases[name], tune=tmp_path)
+    assert words in str(error.value)
 
 
 def test_refused_prompts(bases, tmp_path):

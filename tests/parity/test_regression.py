@@ -16,7 +16,8 @@ from helpers.parity import change_config
 import regard
 from regard.cli import main
 from regard.errors import UserError
-from regard.formats.convert import EXPORTERS
+from regard.formats.convert import exporters
+from regard.formats.huggingface.labels import PROBLEM_TYPE
 from regard.metrics.regression import ranks, regression_metrics
 
 TEXTS = ["the cat sat", "Hello world!", "unaffable", "a b c"]
@@ -113,22 +114,16 @@ def test_an_export_stays_a_regressor(family: str, tmp_path: Path) -> None:
     write, kind = FOLDERS[family]
     path = write(tmp_path / "x", kind, num_labels=1, id2label={0: "stars"}, label2id={"stars": 0})
     ours, out = regard.load(path, device="cpu"), tmp_path / "out"
-    exporter = EXPORTERS["huggingface", family]
+    (exporter,) = exporters("huggingface")[family]
     exporter.write(ours, out, "fp32")
-    assert "transformers" in exporter.check(ours, out, "fp32")
+    assert "transformers" in exporter.verify(ours, out, "fp32")
     config = json.loads((out / "config.json").read_text())
     assert config["problem_type"] == "regression" and config["id2label"] == {"0": "stars"}
     assert theirs(out, kind, TEXTS) == pytest.approx(theirs(path, kind, TEXTS), abs=1e-4)
     loss = getattr(hf, kind).from_pretrained(out)(torch.tensor([[1, 5, 2]]), labels=torch.tensor([0.5])).loss
     assert torch.isfinite(loss)  # transformers continues it as a regressor
     classifier = SimpleNamespace(head="class", labels=2)
-    assert exporter.unsupported(ours.run.model) == [] and not _problem_type(classifier)
-
-
-def _problem_type(c: Any) -> dict[str, Any]:
-    from regard.formats.huggingface.bert import write_problem_type
-
-    return write_problem_type(c)
+    assert exporter.unsupported(ours.run.model) == [] and not PROBLEM_TYPE.write(classifier)
 
 
 def test_other_problem_types_are_refused(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from prototypes.checks import close, ragged
 
 import regard
 from regard.errors import UserError
-from regard.formats.huggingface.bert import EncoderFolder, read
-from regard.formats.huggingface.folder import first_module
+from regard.formats.huggingface.bert import FORMAT
+from regard.formats.huggingface.encoders import EncoderFolder
+from regard.formats.model_files import first_module
 from regard.parts.pooling import pool
 
 
 def read_folder(path: Path) -> EncoderFolder:
-    return read(path, json.loads((path / "config.json").read_text()))
+    return FORMAT.read(path, json.loads((path / "config.json").read_text()))
 
 
 @torch.no_grad()
@@ -48,7 +49,7 @@ def test_vectors_equal_sentence_transformers(
     if "pooling_mode" in pooling:  # as newer versions write it
         (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     home = path / "0_Transformer" if nested else path
-    folder = read(path, json.loads((home / "config.json").read_text()))
+    folder = FORMAT.read(path, json.loads((home / "config.json").read_text()))
     assert (folder.pooling, folder.normalize, folder.max_tokens) == (how, normalize, 12)
     texts = [*small.AWKWARD, "the cat sat " * 9]
     close(

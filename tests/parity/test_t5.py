@@ -12,18 +12,18 @@ import transformers as hf
 from helpers import marian, small
 from helpers.inputs import inputs
 from helpers.runs import tiny_folder
+from helpers.t5 import EXTRA, make_folder
 from prototypes.checks import close, ragged
 
 import regard
 from regard.errors import UserError
 from regard.families import t5
-from regard.formats.huggingface import t5_export
+from regard.formats.huggingface.t5 import FORMAT
 from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.formats.parity import best_hypotheses
 from regard.parts import slots
 from regard.processors.text.tokenizers import load_tokenizer as load_tokenizer
 
-EXTRA = 7
 FIRST = {"feed_forward_proj": "relu", "tie_word_embeddings": True}
 LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
@@ -31,29 +31,6 @@ LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 def folder(path: Path, **config: Any) -> Path:
     """A small T5 of the store: a sentencepiece model of a few sentences, weights that learned to copy a little."""
     return tiny_folder(make_folder, path, **config)
-
-
-def make_folder(path: Path, **config: Any) -> None:
-    path.mkdir(parents=True)
-    texts = marian.sentences(300) + [text.upper() for text in marian.sentences(300, 1)] + ["Über naïve ﬁne ①!"] * 3
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(path / "spiece"), vocab_size=120, minloglevel=2,
-        hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-    )  # fmt: skip
-    (path / "spiece.vocab").unlink()
-    about = {"tokenizer_class": "T5Tokenizer", "extra_ids": EXTRA}
-    (path / "tokenizer_config.json").write_text(json.dumps(about))
-    tokenizer = hf.AutoTokenizer.from_pretrained(path)
-    torch.manual_seed(0)
-    shape = dict(
-        vocab_size=len(tokenizer) + 3, d_model=36, d_kv=10, d_ff=50, num_layers=3, num_decoder_layers=2, num_heads=3,
-        relative_attention_num_buckets=14, relative_attention_max_distance=19, decoder_start_token_id=0,
-    ) | config  # fmt: skip
-    model = hf.T5ForConditionalGeneration(hf.T5Config(**shape))
-    if not shape["tie_word_embeddings"]:
-        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight) * 0.2)
-    marian.teach(model, tokenizer, 60)
-    model.save_pretrained(path)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +142,7 @@ def test_scaled_states_without_a_tied_head_and_vice_versa(folders: dict[str, Pat
         ({"num_decoder_layers": 1}, "have no place in the model"),
         ({"vocab_size": 5}, "has shape"),
         ({"eos_token_id": 5}, "eos_token_id is 5 and its tokenizer has 1; they must agree"),
-        ({"relative_attention_num_buckets": 3}, "model.positions.buckets is 3; expected at least 4"),
+        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets is 3; expected at least 4"),
         ({"num_beams": "x"}, "num_beams is 'x'; expected a whole number"),
         ({"max_length": True}, "max_length is True; expected a whole number"),
         ({"length_penalty": []}, r"length_penalty is \[\]; expected a number"),
@@ -215,7 +192,7 @@ def test_unsupported_tokenizers_are_refused(folders: dict[str, Path], tmp_path: 
 def test_exported_run_equals_the_run(tmp_path: Path, settings: dict[str, Any]) -> None:
     run = small.translator(30, 400, model__family="t5", model__head_width=12, train__eval_every=1000, **settings)
     report = regard.convert(run, to="huggingface", out=tmp_path / "out")
-    assert "transformers" in report["checked"] and "logits apart by" in report["checked"]
+    assert "transformers" in report["checked"] and "outputs apart by" in report["checked"]
     ours, back = regard.load(run), regard.load(tmp_path / "out")
     texts = [*marian.sentences(5, 9), "unseen 猫 </s>"]
     assert back.predict(texts) == ours.predict(texts)
@@ -232,11 +209,11 @@ def test_unsupported_settings_are_named() -> None:
         vocab=9, decoder_layers=9, target_vocab=9, positions=slots.Sinusoid(), attention=slots.Additive(),
         norm=slots.LayerNorm(), feed=slots.Gated(act="gelu"),
     )  # fmt: skip
-    words = " ".join(t5_export.unsupported(c))
+    words = " ".join(FORMAT.unsupported(c))
     for part in ("positions.kind=sinusoid", "attention.kind=additive", "norm.kind=layer", "feed.act=gelu", "tokenizer.joint=true",
                  "model.decoder_layers=9 (expected at most model.layers=8"):  # fmt: skip
         assert part in words
-    assert t5_export.unsupported(t5.Config(attention=slots.Dense())) == [
+    assert FORMAT.unsupported(t5.Config(attention=slots.Dense())) == [
         "model.attention.scaled=true (expected false: T5 does not scale its scores)"
     ]
-    assert t5_export.unsupported(t5.Config()) == []
+    assert FORMAT.unsupported(t5.Config()) == []

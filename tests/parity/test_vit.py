@@ -1,5 +1,7 @@
 """ViT folders of transformers, both ways: states, logits, sizes, images."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from regard.families.clip import Config as CLIPConfig
 from regard.families.towers import ImageTowerConfig
 from regard.families.vit import Config as ViTConfig
 from regard.formats.huggingface import clip, vit
-from regard.formats.huggingface.folder import parse_config
-from regard.formats.huggingface.image_settings import PROCESSOR, write_image_settings
+from regard.formats.huggingface.files import PROCESSOR, parse_config
+from regard.formats.huggingface.images import CLASSES, VIT, read_image, read_image_settings, write_image_settings
 from regard.parts import Inputs
 from regard.processors.image.processor import ImageProcessor
 
@@ -91,7 +93,7 @@ def test_a_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys: Any) -
 
     save_model(run.model, tmp_path / "run" / "model.safetensors", 2)
     report = regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
-    assert any("transformers differs" in value for value in report.values())
+    assert any("regard and transformers" in value for value in report.values())
     theirs = hf.ViTForImageClassification.from_pretrained(tmp_path / "hf").eval()
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "hf", use_fast=False)
     with torch.no_grad():
@@ -108,40 +110,58 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
         regard.convert(run, out=tmp_path / "hf", to="huggingface")
     assert any("model.stem" in each for each in vit.CONFIG.unsupported(ViTConfig(stem=(8,))))
     tower = CLIPConfig(source=ImageTowerConfig(stem=(8,)))
-    assert any("model.source.stem" in each for each in clip.unsupported(tower))
+    assert any("model.source.stem" in each for each in clip.FORMAT.unsupported(tower))
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rescale_factor": 0.5}, "regard scales pixels by 1/255"),
-        ({"do_resize": False}, "regard resizes every image"),
+        ({"rescale_factor": 0}, "rescale_factor is 0; expected a number above 0"),
+        ({"image_mean": [0.1, 0.2]}, r"image_mean has 2 numbers; expected 3, as many as the model has channels"),
         ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
         ({"resample": 9}, "resample is 9"),
         ({"size": {"max_height": 9, "max_width": 9}}, "expected shortest_edge, or height and width"),
+        (
+            {"image_processor_type": "SwinImageProcessor"},
+            "image_processor_type is 'SwinImageProcessor'; regard reads ViT",
+        ),
     ],
 )
 def test_processors_that_are_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=f"preprocessor_config.json: .*{words}"):
-        parse_config(
-            tmp_path, {"size": 32, **settings}, lambda theirs: vit.read_processor(theirs, _config()), PROCESSOR
-        )
+        parse_config(tmp_path, {"size": 32, **settings}, lambda theirs: read_image_settings(theirs, DEFAULT), PROCESSOR)
 
 
-def _config() -> Any:
-    from regard.families.vit import Config
+DEFAULT = ImageProcessor(resize=(32, 32), crop=0, patch=8)
 
-    return Config(size="tiny", image=32, patch=8, width=36, heads=3)
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_absent_keys_have_the_meaning_of_their_class(name: str) -> None:
+    defaults = {key: value for key, value in getattr(hf, name)().to_dict().items() if value is not None}
+    named = {"image_processor_type": name}
+    assert read_image_settings(named, DEFAULT) == read_image_settings(defaults | named, DEFAULT)
+    legacy = {"feature_extractor_type": name.replace("ImageProcessor", "FeatureExtractor")}
+    assert read_image_settings(legacy, DEFAULT) == read_image_settings({"do_resize": True}, DEFAULT, name)
+
+
+def test_the_settings_of_a_whole_processor_are_read(tmp_path: Path) -> None:
+    """Where both files have them, processor_config.json wins as in transformers."""
+    hf.CLIPImageProcessor(size={"shortest_edge": 24}).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    for size in (24, 20):
+        expected = hf.CLIPImageProcessor.from_pretrained(tmp_path).size["shortest_edge"]
+        assert read_image(tmp_path, DEFAULT, VIT).resize == expected == size
+        whole = {"image_processor": settings | {"size": {"shortest_edge": 20}}, "processor_class": "CLIPProcessor"}
+        (tmp_path / "processor_config.json").write_text(json.dumps(whole))
 
 
 def test_processors_go_both_ways() -> None:
     square, shorter = (
         {"size": 32, "image_processor_type": kind} for kind in ("ViTImageProcessor", "CLIPImageProcessor")
     )
-    assert (vit.read_processor(square, _config()).resize, vit.read_processor(shorter, _config()).resize) == (
-        (32, 32),
-        32,
-    )
-    for image in (ImageProcessor(resize=36, crop=32, patch=8), ImageProcessor(resize=(32, 40), crop=0, patch=8)):
-        again = vit.read_processor(write_image_settings(image), _config())
-        assert (again.resize, again.crop, again.mean, again.std) == (image.resize, image.crop, image.mean, image.std)
+    assert (read_image_settings(square, DEFAULT).resize, read_image_settings(shorter, DEFAULT).resize) == ((32, 32), 32)
+    gray, own_size = {"mean": (0.1,), "std": (0.7,)}, {"resize": 0, "crop": 0}
+    for settings in ({"resize": 36, "crop": 32}, {"resize": (32, 40), "crop": 0}, gray, own_size, {"pad": (40, 50)}):
+        image = ImageProcessor(patch=8, **settings)
+        again = read_image_settings(write_image_settings(image, detector="pad" in settings), replace(image, pad=(0, 0)))
+        assert again == replace(image, max_size=again.max_size, crop=again.crop if "pad" in settings else image.crop)

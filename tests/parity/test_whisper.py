@@ -12,6 +12,7 @@ import transformers as hf
 from helpers.inputs import inputs
 from helpers.whisper import VOCAB, write_folder
 from prototypes.checks import close
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.decode import Beam, Generator, Greedy
@@ -19,12 +20,13 @@ from regard.decode.engine.requests import SearchRequest
 from regard.errors import UserError
 from regard.families import whisper as family
 from regard.formats.huggingface import whisper
+from regard.formats.huggingface.weight_names import export_weights
 from regard.parts import Inputs
 from regard.processors.sound.log_mel import AudioProcessor
 
 
 def read(path: Path) -> whisper.WhisperFolder:
-    return whisper.read(path, json.loads((path / "config.json").read_text()))
+    return whisper.FORMAT.read(path)
 
 
 def change_json(path: Path, **values: Any) -> None:
@@ -50,9 +52,9 @@ def test_published_shapes_have_the_names_and_shapes_of_transformers(size: str) -
     c = family.Config(size=size, vocab=51865, **family.SIZES[size])
     with torch.device("meta"):
         theirs = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**whisper.CONFIG.write(c))).state_dict()
-        ours = whisper.export_weights(family.Model(c), whisper.names(c))
+        ours = export_weights(family.Model(c), whisper.names(c))
     shapes = {name: tensor.shape for name, tensor in ours.items()}
-    computed = {whisper.SINUSOID, "proj_out.weight"}
+    computed = {whisper.POSITIONS, "proj_out.weight"}
     assert shapes == {name: tensor.shape for name, tensor in theirs.items() if name not in computed}
 
 
@@ -133,7 +135,7 @@ def test_generated_tokens_equal_transformers(beams: int, pair: tuple[Path, Any])
 def test_a_folder_is_written_whole(tied: bool, tmp_path: Path) -> None:
     theirs = write_folder(tmp_path / "a", tie_word_embeddings=tied, decoder_layers=1, dropout=0.1)
     folder = read(tmp_path / "a")
-    whisper.write(folder, tmp_path / "b")
+    whisper.FORMAT.write(folder, tmp_path / "b")
     again = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "b").eval()
     for name, tensor in theirs.state_dict().items():
         close(again.state_dict()[name], tensor, 1e-6)
@@ -192,7 +194,7 @@ def test_features_of_30_seconds_equal_transformers(bins: int, seconds: int) -> N
 @pytest.mark.parametrize(
     ("file", "values", "words"),
     [
-        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "regard reads WhisperForConditional"),
+        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "expected WhisperForConditional"),
         ("config.json", {"scale_embedding": True}, "scale_embedding is true; regard reads Whisper folders without it"),
         ("config.json", {"decoder_attention_heads": 2}, "differ; regard needs them equal"),
         ("generation_config.json", {"decoder_start_token_id": None}, "has no 'decoder_start_token_id'"),
@@ -212,19 +214,43 @@ def test_what_cannot_be_read_is_refused(file: str, values: dict[str, Any], words
         read(tmp_path)
 
 
-def test_other_encoder_positions_are_refused(tmp_path: Path) -> None:
-    model = write_folder(tmp_path)
-    model.model.encoder.embed_positions.weight.data.normal_()
-    model.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="is not Whisper's sinusoid, which regard computes"):
-        read(tmp_path)
+def test_alignment_heads_of_another_model_are_left_out(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    change_json(tmp_path / "generation_config.json", alignment_heads=[[0, 1], [1, 2]])
+    assert read(tmp_path).config.alignment_heads == ((0, 1), (1, 2))
+    for outside in ([9, 0], [0, 9]):
+        change_json(tmp_path / "generation_config.json", alignment_heads=[[0, 1], outside])
+        with pytest.warns(
+            UserWarning, match=r"alignment_heads has \[\d, \d\] and the decoder 2 layers of 4 heads; word"
+        ):
+            assert read(tmp_path).config.alignment_heads == ()
+
+
+@pytest.mark.parametrize(("change", "table"), [("half", True), ("shift", True), ("none", False), ("absent", False)])
+@torch.no_grad()
+def test_encoder_positions_are_loaded_as_stored(change: str, table: bool, tmp_path: Path) -> None:
+    """Rounded to half precision, fine-tuned, or the sinusoid, which needs no table; written again as they are."""
+    write_folder(tmp_path / "a")
+    weights = load_file(file := tmp_path / "a" / "model.safetensors")
+    stored = weights.pop(whisper.POSITIONS)
+    changed = {"half": stored.half().float(), "shift": stored + torch.randn(32), "none": stored}
+    save_file(weights | ({} if change == "absent" else {whisper.POSITIONS: changed[change]}), file, {"format": "pt"})
+    folder = read(tmp_path / "a")
+    assert folder.config.stored_positions == table
+    mels, target = torch.randn(2, 80, 100), torch.randint(VOCAB, (2, 7))
+    theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "a").eval()
+    expected = theirs(input_features=mels, decoder_input_ids=target).logits
+    close(folder.model(Inputs("frames", mels.transpose(1, 2)), inputs(target)), expected)
+    whisper.FORMAT.write(folder, tmp_path / "b")
+    again = load_file(tmp_path / "b" / "model.safetensors")[whisper.POSITIONS]
+    assert again.equal(changed.get(change, stored))
 
 
 def test_what_cannot_be_written_is_refused(pair: tuple[Path, Any], tmp_path: Path) -> None:
     folder = read(pair[0])
     changed = folder.config.model_copy(update={"norm": family.slots.RMSNorm()})
     with pytest.raises(UserError, match="cannot become a Whisper folder; what does not fit: model.norm.kind=rms"):
-        whisper.write(replace(folder, config=changed), tmp_path / "x")
-    with pytest.raises(UserError, match="use the feature extractor of this model"):
-        whisper.write(replace(folder, sound=AudioProcessor()), tmp_path / "x")
+        whisper.FORMAT.write(replace(folder, config=changed), tmp_path / "x")
     assert not (tmp_path / "x").exists()
+    with pytest.raises(UserError, match="use the feature extractor of this model"):
+        whisper.FORMAT.write(replace(folder, sound=AudioProcessor()), tmp_path / "x")

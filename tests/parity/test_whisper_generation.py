@@ -1,5 +1,6 @@
 """Whisper's generation beside transformers: timestamp rules, tokens, languages, long recordings, fallback, word times."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,17 +15,22 @@ from helpers.whisper import control_ids, write_multilingual
 from prototypes.checks import close
 from transformers.generation.logits_process import WhisperNoSpeechDetection, WhisperTimeStampLogitsProcessor
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 import regard
 from regard.config.decode_sound import Windows
+from regard.config.strategies import WhisperBeam
 from regard.decode import Beam, Generator, Greedy, Hypothesis, SearchRequest
 from regard.decode.engine.passes import Trace, encoded_rows
 from regard.decode.engine.wrappers import EncodedSources
 from regard.decode.search.filters import StepContext
 from regard.decode.search.timestamps import TimestampRules
+from regard.errors import UserError
+from regard.formats.huggingface.whisper import FORMAT
 from regard.parts import Inputs
 from regard.processors.sound.log_mel import AudioProcessor
 from regard.processors.sound.windows import FrameWindows
+from regard.processors.text.whisper import language_codes
 from regard.tasks.whisper import transcriber as whisper_transcriber
 from regard.tasks.whisper.task import WhisperPredictor
 from regard.tasks.whisper.windows import check_quality
@@ -39,11 +45,17 @@ PLAIN = {
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[WhisperPredictor, Any, Any]:
-    """Our predictor, their model and their features."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whisper")
-    theirs = write_multilingual(path, SECONDS, 20, seed=1)
-    return regard.load(path), theirs, hf.WhisperFeatureExtractor.from_pretrained(path)
+    write_multilingual(path, SECONDS, 20, seed=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> tuple[WhisperPredictor, Any, Any]:
+    """Our predictor, their model and their features."""
+    theirs = hf.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    return regard.load(folder), theirs, hf.WhisperFeatureExtractor.from_pretrained(folder)
 
 
 def noise(seconds: float, seed: int = 1) -> np.ndarray:
@@ -179,6 +191,122 @@ def test_detected_languages_equal_transformers(tmp_path: Path) -> None:
     found = ours.predict_requests(ours.requests([*sounds, noise(9)], **PLAIN, max_tokens=1))
     languages = [control_ids(4)[f"<|{result.language}|>"] for result in found]
     assert languages[:-1] == expected and len({*expected}) > 1
+
+
+def test_names_of_languages_are_those_of_transformers() -> None:
+    codes = language_codes()
+    assert {name: codes.get(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
+
+
+FORCED = [[1, IDS["<|ja|>"]], [2, IDS["<|translate|>"]], [3, FIRST - 1]]
+FIXED: list[tuple[dict[str, Any], dict[str, Any]]] = [  # keys of generation_config.json and of config.json
+    ({"language": "<|ja|>", "task": "translate", "return_timestamps": False}, {}),
+    ({"language": "German", "return_timestamps": True}, {}),
+    ({"task": "translate", "return_timestamps": False, "forced_decoder_ids": FORCED}, {}),
+    ({"forced_decoder_ids": FORCED}, {}),
+    ({"forced_decoder_ids": FORCED, "return_timestamps": True}, {"forced_decoder_ids": [[1, IDS["<|de|>"]]]}),
+    ({"forced_decoder_ids": [[1, None], [2, IDS["<|translate|>"]]], "return_timestamps": False}, {}),
+    ({"return_timestamps": False}, {"forced_decoder_ids": FORCED}),
+]
+
+
+@pytest.mark.parametrize(("generation", "config"), FIXED)
+@torch.no_grad()
+def test_language_task_and_timestamps_of_a_folder(
+    generation: dict[str, Any], config: dict[str, Any], tmp_path: Path
+) -> None:
+    """As `generate` without arguments writes."""
+    stamped = generation.get("return_timestamps", False)
+    suppressed = [3, 9, *(() if stamped else range(FIRST, max(IDS.values()) + 1))]  # random weights would write them
+    write_multilingual(tmp_path, SECONDS, 20, seed=1, suppress_tokens=suppressed, **generation)
+    about = tmp_path / "config.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | config))
+    theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path).eval()
+    sounds = [noise(SECONDS, seed) for seed in range(3)]
+    extractor = hf.WhisperFeatureExtractor.from_pretrained(tmp_path)
+    rows = theirs.generate(whole_features(extractor, sounds)["input_features"], temperature=0.0).tolist()
+    ours = regard.load(tmp_path)
+    found = ours.predict_requests(ours.requests(sounds, **PLAIN))
+    written = [[token for segment in result.segments for token in segment.ids] for result in found]
+    assert written == [[token for token in row if token != END] for row in rows] and len({*map(str, written)}) > 1
+    unfixed = ours.predict_requests(ours.requests(sounds, language="", task="transcribe", timestamps=True, **PLAIN))
+    assert [result.text for result in found] != [result.text for result in unfixed]
+
+
+@pytest.mark.parametrize(
+    ("generation", "words"),
+    [
+        ({"language": ["de", "ja"]}, r"language is \['de', 'ja'\]; expected one code or English name"),
+        ({"language": "tlh"}, r"'tlh' is no language of this model; .* \(language of generation_config.json\)"),
+        ({"task": "summarize"}, "task is 'summarize'"),
+        ({"forced_decoder_ids": [[1, 7]]}, "forced_decoder_ids has the token 7 at position 1; expected a language, a"),
+        ({"forced_decoder_ids": FORCED[::2]}, "at position 3; expected a language, a task and no timestamps, in this"),
+        ({"forced_decoder_ids": [[1, FORCED[1][1]], [2, FORCED[0][1]]]}, "at position 2; expected a language, a task"),
+    ],
+)
+def test_fixed_prompts_that_cannot_be_read(generation: dict[str, Any], words: str, tmp_path: Path) -> None:
+    write_multilingual(tmp_path, SECONDS, 20, **generation)
+    with pytest.raises(UserError, match=words):
+        regard.load(tmp_path)
+
+
+@pytest.mark.parametrize("timestamps", [True, False, "long"])
+def test_an_export_keeps_language_task_and_timestamps(
+    timestamps: bool | str, pair: tuple[WhisperPredictor, Any, Any], folder: Path, tmp_path: Path
+) -> None:
+    fixed = {"decode.language": "ja", "decode.task": "translate", "decode.windows.timestamps": timestamps}
+    run = regard.load(folder, fixed | {"decode.strategy": "beam", "decode.beam": 3})
+    FORMAT.write(run, tmp_path / "out")
+    again = regard.load(tmp_path / "out")
+    assert again.run.decode == run.run.decode
+    sounds, asked = [noise(7), noise(2, 2)], {key: value for key, value in PLAIN.items() if key != "kind"}
+    texts = run.predict(sounds, **asked)
+    assert again.predict(sounds, **asked) == texts != pair[0].predict(sounds, **asked)
+    theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "out").generation_config
+    assert (theirs.language, theirs.task, theirs.return_timestamps) == ("<|ja|>", "translate", timestamps is True)
+
+
+def test_a_folder_without_timestamps_has_them_in_long_recordings(tmp_path: Path) -> None:
+    write_multilingual(tmp_path, SECONDS, 20, seed=1, return_timestamps=False)
+    ours, sounds = regard.load(tmp_path), [noise(SECONDS), noise(3 * SECONDS, 2)]
+    assert ours.run.decode.windows.timestamps == "long"
+    plain = {key: value for key, value in PLAIN.items() if key != "timestamps"}
+    found, never, always = (
+        [
+            [segment.ids for segment in result.segments]
+            for result in ours.predict_requests(ours.requests(sounds, **given))
+        ]
+        for given in (plain, plain | {"timestamps": False}, plain | {"timestamps": True})
+    )
+    assert found[0] == never[0] != always[0] and found[1] == always[1] != never[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        ({}, WhisperBeam(3)),
+        ({"length_penalty": 0.5}, WhisperBeam(3, length_penalty=0.5)),
+        ({"early_stopping": "never"}, WhisperBeam(3, early_stopping="never")),
+        ({"num_beams": 2}, WhisperBeam(3, early_stopping="heuristic")),
+        ({"num_beams": 2, "early_stopping": True}, WhisperBeam(3)),
+    ],
+)
+@torch.no_grad()
+def test_beams_that_a_user_chooses(keys: dict[str, Any], chosen: Beam, tmp_path: Path) -> None:
+    """The keys of beams that a folder has hold; without any, a search ends at as many finished texts as beams."""
+    theirs = write_multilingual(tmp_path, SECONDS, 20, seed=1, **keys)
+    predictor = regard.load(tmp_path, {"decode.beam": 3, "decode.strategy": "beam"})
+    assert predictor.run.decode.strategy == chosen
+    sounds = [noise(SECONDS, seed) for seed in range(4)]
+    extractor = hf.WhisperFeatureExtractor.from_pretrained(tmp_path)
+    features = {"input_features": whole_features(extractor, sounds)["input_features"]}
+    early = {"first": True, "never": "never", "heuristic": False}[chosen.early_stopping]
+    asked = {"num_beams": 3, "early_stopping": early, "length_penalty": chosen.length_penalty}
+    expected = their_segments(theirs, features, language="de", **asked)
+    plain = {key: value for key, value in PLAIN.items() if key != "kind"}
+    found = predictor.predict_requests(predictor.requests(sounds, language="de", **plain))
+    tokens = [[each["tokens"].tolist() for each in own] for own in expected]
+    assert [[[*each.ids] for each in result.segments] for result in found] == tokens
 
 
 # --- long recordings -------------------------------------------------------------------------------------------------

@@ -100,7 +100,8 @@ def writes(texts: list[GeneratedText]) -> Any:
     """In place of TextWriter.write."""
 
     async def write(*_: object) -> Any:
-        return SimpleNamespace(texts=texts, usage=Usage(4, 0))
+        source = SimpleNamespace(array=np.arange(12).reshape(3, 2, 2))
+        return SimpleNamespace(source=source, texts=texts, usage=Usage(4, 0))
 
     return write
 

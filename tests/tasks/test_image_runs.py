@@ -71,6 +71,28 @@ def test_another_image_size_interpolates_the_positions(base: Path, tmp_path: Pat
         start(base, tmp_path / "never", model__positions="sinusoid", data__examples=20)
 
 
+def test_the_run_keeps_the_background_of_transparent_images(base: Path, tmp_path: Path) -> None:
+    icon = np.zeros((28, 28, 4), np.uint8)
+    icon[5:20, 9:15, 3], icon[9, 9, :3] = 255, 40  # black but for a pixel, on transparent black
+    levels = {"white": 255, "none": 0}
+    drawn = {color: np.where(icon[..., 3], icon[..., 0], level).astype(np.uint8) for color, level in levels.items()}
+    for color in ("white", "none"):
+        shutil.copytree(base, tmp_path / color)
+        (run, image) = (tmp_path / color / name for name in ("run.json", "image.json"))
+        about, settings = json.loads(run.read_text()), json.loads(image.read_text())
+        assert about["config"]["data"]["background"] == settings["background"] == "white"
+        if color == "none":  # a run of a version without this setting
+            del about["config"]["data"]["background"], settings["background"]
+            run.write_text(json.dumps(about))
+            image.write_text(json.dumps(settings))
+        predictor = regard.load(tmp_path / color)
+        assert (predictor.run.data.background, predictor.image.background) == (color, color)
+        assert predictor.predict([icon], details=True) == predictor.predict([drawn[color]], details=True)
+        notices = [result["notices"] for result in predictor.predict([icon, 0 * drawn[color]], details=True)]
+        assert notices == [[], ["the image has one color throughout, so its result means nothing"]]
+    assert start(tmp_path / "none", tmp_path / "new", data__examples=20).image.background == "white"
+
+
 def test_a_start_keeps_how_images_are_read_and_not_how_they_are_changed(base: Path, tmp_path: Path) -> None:
     one = start(base, tmp_path / "one", data__examples=20, data__mean=(0.4, 0.4, 0.4), data__randaugment=3)
     assert one.image.mean == (0.4, 0.4, 0.4) and one.image.std == (0.5, 0.5, 0.5) and one.image.randaugment == 3

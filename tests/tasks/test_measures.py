@@ -253,7 +253,10 @@ def test_the_effect_of_a_head_is_that_of_muting_it(runs, tmp_path, capsys):
     )
     saved = json.loads((tmp_path / "e.json").read_text())
     assert [each["zero"] for each in saved["heads"]] == pytest.approx([each.zero for each in report.heads])
-    assert "with all heads; muting a head costs" in capsys.readouterr().out
+    assert (
+        report.without_heads == predictor.muted("1.*,2.*").evaluate(TAGGED)["accuracy"] and report.ngrams_alone is None
+    )
+    assert f"with all heads, {report.without_heads:.4f} with all heads muted" in capsys.readouterr().out
 
 
 # --- norms and rollout -----------------------------------------------------------------------------------------------
@@ -324,11 +327,19 @@ def test_integrated_gradients_are_complete_and_gradients_are_those_of_torch(runs
     found = saliency(predictor, text, target)
     assert len(found.tokens) == len(found.gradient_input) == len(found.integrated_gradients)
     inputs = reading.inputs([reading.tokens])
-    gradients, embeddings, _ = tap.gradients(reading.score, inputs, None)
-    up, down = (float(tap.gradients(reading.score, inputs, torch.tensor([s]))[2]) for s in (1.002, 0.998))
+    gradients, embeddings, _, of_ngrams = tap.gradients(reading.score, inputs, None)
+    up, down = (float(tap.gradients(reading.score, inputs, torch.tensor([s])).scores) for s in (1.002, 0.998))
     slope = float((gradients * (embeddings - tap.mean)).sum())  # along the way of integrated gradients, at its end
+    assert (of_ngrams is not None) == (tap.ngrams is not None) == (task == "classify")
+    if of_ngrams is not None:
+        slope += float(of_ngrams[0] @ (tap.ngrams(inputs)[0] - tap.ngrams.constant()).detach())
+        assert slope - float((gradients * (embeddings - tap.mean)).sum()) == pytest.approx(
+            sum(found.ngram_gradient_input), abs=1e-5
+        )
     assert slope == pytest.approx((up - down) / 0.004, rel=0.05, abs=0.02)
-    assert found.gradient_input == pytest.approx((gradients * embeddings).sum(-1)[0].tolist(), abs=1e-5)
+    by_ngrams = found.ngram_gradient_input or [0.0] * len(found.tokens)
+    by_encoder = [total - part for total, part in zip(found.gradient_input, by_ngrams, strict=True)]
+    assert by_encoder == pytest.approx((gradients * embeddings).sum(-1)[0].tolist(), abs=1e-5)
     assert float(reading.score(inputs).detach()) == pytest.approx(found.logprob, abs=1e-5)
 
 
@@ -367,8 +378,9 @@ def test_deleting_what_the_model_uses_costs_more(runs, tmp_path, capsys):
     if round(0.1 * len(places)) <= 1:
         assert falls["single"][0] == pytest.approx(float(single[first]), abs=1e-5)
     report = deletion_report(predictor, DATA["classify"], examples=4)
-    assert report.texts == 4 and len(report.curves) == 6
-    assert {each.method for each in report.curves} >= {"attention", "rollout", "random", "integrated gradients"}
+    assert report.texts == 4 and len(report.curves) == 7
+    methods = {"attention", "rollout", "random", "integrated gradients", "n-grams"}
+    assert {each.method for each in report.curves} >= methods
     assert all(each.aopc == pytest.approx(sum(each.falls) / 5, abs=1e-6) for each in report.curves)
     report.draw(tmp_path / "d.png")
     assert len(deletion_report(regard.load(runs("translate")), DATA["translate"], examples=2).curves) == 4
@@ -448,7 +460,7 @@ def test_options_that_do_not_fit(runs, tmp_path, capsys):
     (tmp_path / "long.conllu").write_text("".join(f"{i}\tw\tw\tX\t_\t_\t{i - 1}\tdep\t_\t_\n" for i in range(1, 300)))
     for arguments, message in (
         (["--heads", TREES, "--effect"], "--heads and --effect cannot be combined"),
-        (["A dog", "--data", "x.tsv"], "only --heads, --effect and --deletion read data"),
+        (["A dog", "--data", "x.tsv"], "only --heads, --effect, --deletion and --ngrams read data"),
         (["A dog", "--effect"], "is a text, but this measurement reads data"),
         (["--lens"], "give a text and perhaps its target, not 0 texts"),
         (["A dog", "B", "--word", "dog"], "--word reads one text, without a target"),

@@ -58,11 +58,11 @@ def test_weights_of_a_run_are_checked_too(tmp_path: Path) -> None:
 
 
 def test_weights_of_an_adapter_are_checked_too(tmp_path: Path) -> None:
-    from regard.formats import peft
+    from regard.formats.peft import read
 
     tensors = {"base_model.model.a.lora_A.weight": torch.tensor([[1.0, math.nan]])}
     save_file(tensors, tmp_path / "adapter_model.safetensors")
-    refused("'base_model.model.a.lora_A.weight' of", lambda: peft._read_tensors(tmp_path))
+    refused("'base_model.model.a.lora_A.weight' of", lambda: read._read_tensors(tmp_path))
 
 
 def test_large_weights_are_finite() -> None:
@@ -131,9 +131,9 @@ def test_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert NOT_FINITE in capsys.readouterr().err
 
 
-def test_translators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marian, "teach", lambda *given: None)
-    path = marian.folder(tmp_path / "x")
+@pytest.mark.parametrize("taught", [True, False])  # numbers of the first step are finite, or not
+def test_translators(taught: bool, tmp_path: Path) -> None:
+    path = marian.folder(tmp_path / "x", taught=taught)
     change_weights(path, "model.decoder.layers.2.final_layer_norm.weight", overflow)
     predictor = regard.load(path, device="cpu")
     for decode in ({}, {"kind": "greedy"}):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard.config.merge import flatten
 from regard.errors import UserError
-from regard.formats.huggingface import folder as huggingface
+from regard.formats.huggingface import files as huggingface
 from regard.runs.pretrained import Pretrained, read_settings
 from regard.tasks.base import with_model_settings
 

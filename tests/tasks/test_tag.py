@@ -23,6 +23,7 @@ from regard.data.datasets.rows import TaggedDataset, encode_sentence, word_windo
 from regard.data.loading.loader import Loader
 from regard.data.source import InMemorySource
 from regard.errors import UserError
+from regard.metrics.labels import tag_spans
 from regard.processors.text.processor import encode_words
 from regard.processors.text.tokenizers import train_tokenizer
 from regard.synthetic.python_tags import make_python_tags, role_after, sentences, stdlib_modules
@@ -116,8 +117,27 @@ def test_the_first_lines_determine_the_format_of_a_stream(run, tmp_path, capsys,
     untagged = ["/".join(word.split("/")[:-1]) for line in out.splitlines() for word in line.split()]
     assert code == 0 and untagged == text.split() and [not line for line in out.splitlines()] == [1, 0, 0, 1, 0]
     assert run_cli(capsys, monkeypatch, "# cat\nthe\n", "predict", embedded)[1].count("/") == 3
-    code, out, _ = run_cli(capsys, monkeypatch, "# x\ncat x\n\n# x\n", "predict", run)  # columns
+    code, out, _ = run_cli(capsys, monkeypatch, "# x ?\ncat x ?\n\n# x ?\n", "predict", run)  # columns
     assert code == 0 and [line.split()[0] for line in out.splitlines() if line] == ["#", "cat", "#"]
+
+
+def test_plain_text_is_tagged_by_a_tagger_that_was_trained_on_columns(run, predictor, capsys, monkeypatch):
+    text, tagged = "The cat sees (some day).", "The/{} cat/{} sees/{} (/{} some/{} day/{} )/{} ./{}"
+    predictor = regard.load(run)
+    assert predictor.run.data.column_count == 3
+    (details,) = predictor.predict([text], details=True)
+    words = ["The", "cat", "sees", "(", "some", "day", ")", "."]
+    assert details["words"] == words and predictor.predict([words]) == [details["tags"]]
+    assert [text[start:end] for start, end in details["offsets"]] == words
+    marked = [
+        (details["offsets"][a][0], details["offsets"][b - 1][1], kind) for a, b, kind in tag_spans(details["tags"])
+    ]
+    assert [(span["start"], span["end"], span["label"]) for span in details["spans"]] == marked != []
+    assert all(text[span["start"] : span["end"]] == span["text"] for span in details["spans"])
+    assert predictor.predict(text) == details["text"] == tagged.format(*details["tags"])
+    for stdin in (text + "\n", "the cat sees\n"):  # as many words as columns in training
+        code, out, _ = run_cli(capsys, monkeypatch, stdin, "predict", run)
+        assert (code, out) == (0, predictor.predict(stdin.strip()) + "\n") and out.count("/") == len(out.split())
 
 
 def test_errors_name_the_line_of_a_stream(run, capsys, monkeypatch):

@@ -9,13 +9,16 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from helpers.runs import tiny_run
 
 import regard
+from regard.config.measured import WordTimes
 from regard.config.run import change_settings
 from regard.config.strategies import BestPath
 from regard.errors import UserError
-from regard.messages.media import Sound
+from regard.messages.media import Item, Sound
 from regard.messages.speech import TranscribeRequest
+from regard.messages.verbs import AlignRequest
 from regard.parts.parallel.ctc import best_path, force_align
 from regard.synthetic import morse
 from regard.tasks.transcribe.task import TranscribePredictor
@@ -252,26 +255,20 @@ def test_look_shows_where_the_decoder_attends(predictor: TranscribePredictor, tm
 # --- alignment -------------------------------------------------------------------------------------------------------
 
 
-def test_alignment_is_that_of_ctc(predictor: TranscribePredictor) -> None:
+def test_a_known_text_has_the_score_of_ctc_and_times_of_its_words(predictor: TranscribePredictor) -> None:
     found = predictor.align(SOUNDS[1], " CQ  DX ")
     encoded = predictor.model.encode(predictor.sound.collate([predictor.sound.encode(SOUNDS[1])]))
     logprobs = predictor.model.ctc_logits(encoded)[0].log_softmax(-1)
     (ids,) = predictor.target.encode(["CQ DX"])
-    spans, logprob = force_align(logprobs, ids, predictor.target.pad)
+    _, logprob = force_align(logprobs, ids, predictor.target.pad)
     assert found.text == "CQ DX" and found.logprob == pytest.approx(logprob, rel=1e-5)
-    step, half = 0.04, 0.0125
-    wanted = [(max(first * step + half - 0.02, 0), last * step + half + 0.02) for first, last in spans]
-    wanted = [(first, min(last, len(SOUNDS[1]) / RATE)) for first, last in wanted]
-    assert np.allclose(found.alignment.times, wanted, atol=1e-3)
-    assert [each.word for each in found.alignment.words] == ["CQ", "DX"]
-    assert (found.alignment.words[0].start, found.alignment.words[0].end) == (
-        found.alignment.times[0][0],
-        found.alignment.times[1][1],
-    )
-    assert (found.alignment.words[1].start, found.alignment.words[1].end) == (
-        found.alignment.times[3][0],
-        found.alignment.times[4][1],
-    )
+    times, words = found.alignment.times, found.alignment.words
+    assert [start for start, _ in times] == sorted(start for start, _ in times) and times[-1][1] <= len(
+        SOUNDS[1]
+    ) / RATE
+    for word, first, last in zip(words, (times[0], times[3]), (times[1], times[4]), strict=True):
+        assert word.start <= first[0] and last[1] <= word.end
+    assert [word.word for word in words] == ["CQ", "DX"] and words[0].end <= words[1].start
 
 
 def test_texts_that_cannot_be_aligned(predictor: TranscribePredictor) -> None:
@@ -285,6 +282,44 @@ def test_texts_that_cannot_be_aligned(predictor: TranscribePredictor) -> None:
 
 
 # --- long recordings -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def short() -> TranscribePredictor:
+    """A run that heard no recording of more than 3 seconds; the recipe says segments of 8."""
+    found: TranscribePredictor = regard.load(tiny_run("transcribe", **TINY, data__max_seconds=3))
+    return found
+
+
+def test_segments_are_not_longer_than_the_recordings_of_the_training(short: TranscribePredictor) -> None:
+    """A setting beyond what was heard is honored, with a notice."""
+    train = morse.make_morse(TINY["data.examples"])["train"]
+    heard = max(seconds for index in range(len(train)) if (seconds := train.seconds(index)) <= 3)
+    assert heard <= short.longest_segment == short.run.decode.max_segment_seconds == short.measured.longest_seconds
+    long = np.concatenate([SOUNDS[1]] * 2)
+    words = f"one has {len(long) / RATE:.1f} seconds, and the longest of the training {short.longest_segment:g}"
+    with pytest.warns(UserWarning, match=words):
+        segments = short.predict(long, details=True)["segments"]
+    assert (
+        len(segments) > 1
+        and max(each["end"] - each["start"] for each in segments) <= short.longest_segment < heard + 0.01
+    )
+    for asked, parts in ((0, len(segments)), (60, 1)):
+        result = short.predict_requests(short.requests([long], segment=asked))[0]
+        assert len(result.segments) == parts and ("which may be wrong above" in result.notices[0]) == bool(asked)
+    assert not short.predict_requests(short.requests([SOUNDS[0]]))[0].notices
+
+
+def test_unreliable_word_times_have_a_notice(short: TranscribePredictor) -> None:
+    """The check at the end of the training finds that an untrained CTC puts tokens anywhere."""
+    check = short.measured.word_times
+    assert check and abs(check.tokens_in_sound - check.sound) < 0.3 and not check.reliable
+    aligned = short.run_all(short.answer_align_audio, [AlignRequest(Item(audio=Sound(SOUNDS[0])), "E")])[0]
+    written, plain = (short.predict_requests(short.requests([SOUNDS[0]], details))[0] for details in (True, False))
+    found = f"the word times are unreliable: in validation, CTC found {check.tokens_in_sound:.0%} of the tokens"
+    assert aligned.notices[0].startswith(found) and written.notices == aligned.notices and not plain.notices
+    assert WordTimes(tokens_in_sound=0.8, sound=0.5).reliable and WordTimes(tokens_in_sound=0.9, sound=0.99).reliable
+    assert not WordTimes(tokens_in_sound=0.7, sound=0.5).reliable
 
 
 def test_long_recordings_are_cut_and_joined(predictor: TranscribePredictor) -> None:

@@ -24,7 +24,7 @@ from regard.decode import Hypothesis
 from regard.decode.engine.passes import Encode
 from regard.decode.search.filters import StepContext
 from regard.errors import UserError
-from regard.formats.huggingface import whisper_export
+from regard.formats.huggingface.whisper import FORMAT
 from regard.messages.media import Sound
 from regard.messages.speech import TranscribeRequest
 from regard.processors.sound.filterbank import FilterbankProcessor
@@ -543,7 +543,7 @@ def test_a_model_without_timestamps(tmp_path: Path) -> None:
         found.predict(noise(0.7), task="translate")
 
 
-def test_settings_of_whisper_alone() -> None:
+def test_settings_of_whisper_alone(tmp_path: Path) -> None:
     """A run of the family speech has one language and one task."""
     small = {"family": "speech", "width": 16, "heads": 2, "layers": 1, "inner": 32, "channels": 4, "bins": 12}
     target = letters("abc")
@@ -558,7 +558,7 @@ def test_settings_of_whisper_alone() -> None:
     with pytest.raises(
         UserError, match="run cannot become a Whisper folder: its tokenizer has no control tokens; train"
     ):
-        whisper_export.write(found, Path("run"), "float32")
+        FORMAT.processors.write(found, tmp_path / "run")
 
 
 # --- training --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Training Whisper: targets with prompts and timestamps, the loss of transformers, starts, LoRA, exports, bad data."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,15 +13,17 @@ import transformers as hf
 from helpers.losses import batch_loss
 from helpers.whisper import control_ids, write_multilingual
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import regard
 from regard.data.sources.data_files import with_data
 from regard.errors import UserError
-from regard.formats.huggingface import whisper_export
+from regard.formats.huggingface.whisper import FORMAT, POSITIONS
 from regard.processors.sound.filterbank import FilterbankProcessor
 from regard.processors.text.whisper import WhisperTokenizer, WhisperTranscripts
 from regard.runs.pretrained import Pretrained
 from regard.synthetic import morse
+from regard.tasks.task import check_fit
 from regard.tasks.transcribe.task import TranscribeJob, prepare
 from regard.tasks.whisper.task import WhisperPredictor
 from regard.training import curves
@@ -55,6 +58,9 @@ def few() -> Any:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whisper") / "folder"
     write_multilingual(path, SECONDS, alignment_heads=HEADS)
+    weights = load_file(path / "model.safetensors")
+    weights[POSITIONS] = weights[POSITIONS].half().float()  # as in the published models
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
     return path
 
 
@@ -173,6 +179,7 @@ def test_a_start_keeps_what_belongs_to_its_tokens(folder: Path, tuned: Path, tmp
         assert one.run.decode.rules.suppress_tokens == first.run.decode.rules.suppress_tokens != ()
         assert one.run.decode.rules.begin_suppress_tokens == (5, IDS["<|endoftext|>"])
         assert one.run.model.alignment_heads == ((1, 0), (1, 2))
+        assert one.module.encoder.positions.table.equal(load_file(folder / "model.safetensors")[POSITIONS])
         assert (one.run.decode.language, one.run.decode.windows.timestamps) == ("de", False)
     assert one.sound.frame_masks == 1
 
@@ -200,14 +207,21 @@ def test_lora_trains_its_weights_alone(folder: Path, tmp_path: Path) -> None:
     wanted = scores(predictor)
     assert wanted != pytest.approx(scores(regard.load(folder, {"decode.language": "de"})), abs=1e-2)
     assert scores(regard.load(folder, tune=tmp_path / "lora")) == pytest.approx(wanted, abs=1e-4)
+    settings = json.loads((about := tmp_path / "lora" / "run.json").read_text())
+    assert settings["config"]["model"].pop("stored_positions") is True  # older versions computed the positions
+    about.with_name("new.json").write_text(about.read_text())
+    about.write_text(json.dumps(settings))
+    assert scores(regard.load(tmp_path / "lora")) == pytest.approx(wanted, abs=1e-2)
+    about.with_name("new.json").replace(about)
     regard.convert(tmp_path / "lora", merge=True, out=tmp_path / "merged")
     merged = regard.load(tmp_path / "merged")
     assert scores(merged) == pytest.approx(wanted, abs=1e-3)
     assert merged.run.decode == predictor.run.decode and merged.run.model.alignment_heads == ((1, 0), (1, 2))
     regard.convert(tmp_path / "lora", merge=True, to="huggingface", out=tmp_path / "whole")
     assert scores(regard.load(tmp_path / "whole", {"decode.language": "de"})) == pytest.approx(wanted, abs=1e-3)
-    with pytest.raises(UserError, match="PEFT has no equivalent of lora for the family whisper"):
-        regard.convert(tmp_path / "lora", to="peft", out=tmp_path / "peft")
+    regard.convert(tmp_path / "lora", to="peft", out=tmp_path / "peft")
+    over = regard.load(folder, {"decode.language": "de"}, tune=tmp_path / "peft")
+    assert scores(over) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_an_exported_run_gives_the_same_tokens_in_transformers(tuned: Path, folder: Path, tmp_path: Path) -> None:
@@ -218,6 +232,7 @@ def test_an_exported_run_gives_the_same_tokens_in_transformers(tuned: Path, fold
     assert again.run.decode.rules.suppress_tokens == first.run.decode.rules.suppress_tokens
     assert again.run.decode.rules.begin_suppress_tokens == first.run.decode.rules.begin_suppress_tokens
     assert again.target.control == first.target.control
+    assert (again.run.decode, again.run.decode.language) == (ours.run.decode, "de")
     theirs = hf.WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
     extract = hf.WhisperFeatureExtractor.from_pretrained(tmp_path / "hf")
@@ -266,6 +281,15 @@ def test_from_scratch(tmp_path: Path) -> None:
             regard.train("whisper-morse", {**settings, **changes}, out=tmp_path / "none")
     with pytest.raises(UserError, match=r"data\.speed is 0\.9,1, which makes the times of data\.timestamps wrong"):
         regard.resolve("whisper", {"data.speed": (0.9, 1), "data.timestamps": True})
+
+
+def test_a_new_model_needs_a_start_or_a_size(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no start is set, .*; set start to a Whisper folder, such as start=openai/"):
+        regard.train("whisper", {"train.steps": 1}, out=tmp_path / "run", data=DATA)
+    assert not (tmp_path / "run").exists()
+    for settings, refused in (({}, True), ({"model.size": "base"}, False), ({"model.layers": 1}, False)):
+        with pytest.raises(UserError) if refused else nullcontext():
+            check_fit(regard.resolve("whisper", settings).run)
 
 
 def test_a_first_epoch_from_short_to_long(folder: Path) -> None:
@@ -383,4 +407,4 @@ def test_a_run_of_filterbanks_is_no_whisper_folder(tuned: Path, tmp_path: Path) 
     with pytest.raises(
         UserError, match="hf cannot become a Whisper folder: its tokenizer has no control tokens; train"
     ):
-        whisper_export.write(predictor, tmp_path / "hf", "fp32")
+        FORMAT.write(predictor, tmp_path / "hf")

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from ..types import Count, Positive, Share, Strings
 from .base import Data, DataFiles, TableData
 
+Background = Annotated[str, Field(pattern=r"^(white|black|gray|none|#[0-9a-fA-F]{6})$")]
+
 
 class SquareImages(Data):
     """Images that are resized to squares, and how they are changed in training."""
@@ -14,6 +16,10 @@ class SquareImages(Data):
     size: Count = 0  # side of the images in pixels; 0: as the model says
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of each channel: subtracted from its pixels; the run keeps it
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of each channel: divides its pixels, after mean
+    background: Background = (
+        "white"  # of transparent images: white, black, gray or #rrggbb; the run keeps it; none: the
+    )
+    # colors that transparent pixels have, often black
     crop: Annotated[float, Field(gt=0, le=1)] = 0.08  # training crops a random part of an image, at least this share;
     # 1: no crop
     flip: bool = True  # mirror half of the images
@@ -24,7 +30,11 @@ class SquareImages(Data):
     examples: Positive = 20000  # training images of the embedded data
 
 
-class NamedImages(SquareImages, TableData):
+class ImageTable(SquareImages, TableData):
+    """Images that may come in tables."""
+
+
+class NamedImages(ImageTable):
     """Images with names: labels, or texts."""
 
     names: Strings = ()  # of labels or texts that are given by their index from 0
@@ -39,7 +49,7 @@ class ImageData(NamedImages):
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # alpha of CutMix (1905.04899); with mixup, each half of the time
 
 
-class CaptionData(SquareImages, TableData):
+class CaptionData(ImageTable):
     """Images with captions. A mirrored image may not fit its caption: "left of" would be wrong."""
 
     train: DataFiles = ()  # images and captions: a folder or an archive, a comma, and a table of path and caption or a
@@ -65,6 +75,10 @@ class DetectData(Data):
     max_size: Positive = 1333  # of the longer side, which may make the shorter one smaller
     mean: Triple = (0.485, 0.456, 0.406)  # of each channel: subtracted from its pixels; the run keeps it
     std: Triple = (0.229, 0.224, 0.225)  # of each channel: divides its pixels, after mean
+    background: Background = (
+        "white"  # of transparent images: white, black, gray or #rrggbb; the run keeps it; none: the
+    )
+    # colors that transparent pixels have, often black
     scale: tuple[ImageScale, ImageScale] = (0.5, 1.0)  # training reads a random window: its sides in those of the
     # image; above 1 it has a border
     stretch: Share = 0.0  # the window's aspect changes by up to this share

@@ -15,8 +15,7 @@ Decibels = Annotated[float, Field(ge=-20, le=100)]
 class Recordings(Data):
     """Recordings as frames, and how they are changed in training."""
 
-    max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted, and cut
-    # at pauses in prediction
+    max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next; usual is 10
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank; usual are 80 for speech

@@ -87,6 +87,7 @@ class NGrams(Base):
     buckets: Positive = 1 << 18  # rows that n-grams of two or more tokens share; fewer with many labels
     words: bool = False  # words and pairs of words, too
     characters: Count = 0  # n-grams of so many characters, too; 0: none
+    overlap: bool = False  # with words and characters, of pairs: also words of the second text that the first one lacks
 
 
 class LabelData(TableData):
@@ -139,6 +140,7 @@ class TagData(Data):
     # auto: by file name; text (words between spaces) has no tags: for prediction only
     column: str = ""  # of the tags: a CoNLL-U name (upos, xpos, deprel …), a number from 1, or a JSONL field; empty:
     # upos, the last column, the field tags
+    column_count: Count = 0  # columns of a line, by which predict recognizes columns; 0: as in data.train
     names: Strings = ()  # of tags that are given by their index from 0
     overlap: Count = 32  # tokens that neighboring windows share
     examples: Positive = 4000  # training sentences of the embedded data

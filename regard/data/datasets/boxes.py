@@ -33,7 +33,7 @@ class BoxedImageField(ImageField):
         self.limit = max_cells
 
     def encode(self, raws: Sequence[ExampleImage]) -> list[EncodedExample]:
-        return super().encode([load_image(raw) for raw in raws])
+        return super().encode([load_image(raw, self.image.background) for raw in raws])
 
     def known_sizes(self, examples: Source, indices: Indices, sources: Sequence[int] = ()) -> KnownSizes:
         annotations = [examples[index][1] for index in indices]
@@ -79,7 +79,8 @@ class BoxDataset(SourceTargetDataset):
 
     def change(self, example: tuple[ExampleImage, Objects], rng: Rng) -> tuple[RawImage, Objects]:
         raw, objects = example[0], example[1].trained
-        image, boxes, labels = self.window(load_image(raw), objects.boxes, objects.labels, rng)
+        whole = load_image(raw, self.window.image.background)
+        image, boxes, labels = self.window(whole, objects.boxes, objects.labels, rng)
         still = np.zeros(len(labels))
         return image, objects._replace(boxes=boxes, labels=labels, crowd=still > 0, areas=still)
 

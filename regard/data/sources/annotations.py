@@ -23,7 +23,9 @@ def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], di
     image_ids = {_field(image, "id", path, "image", None) for image in content["images"]}
     for annotation in content["annotations"]:
         place = f"{path}, annotation {annotation.get('id') if isinstance(annotation, dict) else annotation!r:.40}"
-        image, category = _known_image(annotation, image_ids, path, place), annotation.get("category_id")
+        image, category = _known_image(annotation, image_ids, path, place, files), annotation.get("category_id")
+        if image is None:
+            continue
         if category not in names:
             raise UserError(f"{place} has category_id {category!r}, which `categories` does not list; correct it")
         corners = _corners(annotation.get("bbox"), place)
@@ -39,14 +41,16 @@ def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], di
     return annotations, {names[number]: number for number in sorted(names)}
 
 
-def coco_captions(path: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
+def coco_captions(path: Path, files: ImageFiles) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """For each image of a COCO caption file: its place, its file name, and its captions as (place, caption)."""
     content = read_coco(path, ("images", "annotations"))
     captions = defaultdict[Any, list[tuple[str, str]]](list)
     image_ids = {_field(image, "id", path, "image", None) for image in content["images"]}
     for annotation in content["annotations"]:
         place = f"{path}, annotation {annotation.get('id') if isinstance(annotation, dict) else annotation!r:.40}"
-        image = _known_image(annotation, image_ids, path, place)
+        image = _known_image(annotation, image_ids, path, place, files)
+        if image is None:
+            continue
         if not isinstance(text := annotation.get("caption"), str):
             raise UserError(f"{place} has no caption; expected the captions of COCO, not its boxes or keypoints")
         captions[image].append((place, text))
@@ -56,12 +60,18 @@ def coco_captions(path: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
     ]
 
 
-def _known_image(annotation: Any, image_ids: Collection[Any], path: Path, place: str) -> Any:
-    """The id of the image that an annotation belongs to."""
+def _known_image(annotation: Any, image_ids: Collection[Any], path: Path, place: str, files: ImageFiles) -> Any:
+    """The id of the image that an annotation belongs to; None if the file does not list it and such are skipped."""
     image = _field(annotation, "image_id", path, "annotation", place)
-    if image not in image_ids:
-        raise UserError(f"{place} belongs to image {image!r}, which `images` does not list; add it or remove it")
-    return image
+    if image in image_ids:
+        return image
+    if files.skip:
+        files.unlisted += 1
+        return None
+    raise UserError(
+        f"{place} belongs to image {image!r}, which `images` does not list; add it or remove it, or set "
+        "data.invalid=skip to leave such annotations out"
+    )
 
 
 def read_coco(path: Path, expected: Sequence[str] = ("images", "annotations", "categories")) -> JsonObject:

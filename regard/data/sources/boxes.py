@@ -94,6 +94,7 @@ class BoxSource(BoxData):
     ) -> None:
         self.name, self.objects, self.places = name, list[Objects](), list[str]()
         self.images: list[ExampleImage] = []
+        self.facts: list[Counter[str]] = []  # of every image
         self.counts = dict.fromkeys(("examples", *FACTS), 0)
         for annotation in annotations:
             if not (problem := _problem(annotation, thorough=invalid == "skip")):
@@ -112,21 +113,23 @@ class BoxSource(BoxData):
     def _add(self, annotation: Annotation) -> None:
         width, height = annotation.size or image_size(_content(annotation.image))
         limits, entries = np.array([width, height, width, height], np.float64), []
+        facts = Counter[str]()
         for label, corners, crowd, area in annotation.objects:
             stated = np.array(corners, np.float64)
             box = stated.clip(0, limits)
             if not (box[2:] > box[:2]).all():  # also if a number is not finite
-                self.counts["no area"] += 1
+                facts["no area"] += 1
                 continue
-            self.counts["clipped"] += not np.array_equal(box, stated)
-            self.counts["crowd"] += crowd
+            facts["clipped"] += not np.array_equal(box, stated)
+            facts["crowd"] += crowd
             entries.append((box, label, crowd, float(np.prod(box[2:] - box[:2])) if area is None else area))
-        self.counts["negative"] += not entries
+        facts["negative"] += not entries
         boxes = np.array([box for box, *_ in entries]).reshape(-1, 4)
         crowds, areas = np.array([entry[2] for entry in entries], bool), np.array([entry[3] for entry in entries])
         labels = tuple(label for _, label, *_ in entries)
         self.images.append(annotation.image)
         self.places.append(annotation.place)
+        self.facts.append(facts)
         self.objects.append(Objects(boxes, labels, crowds, areas, annotation.number, width, height))
 
     def __len__(self) -> int:
@@ -145,17 +148,26 @@ class BoxSource(BoxData):
             state.update(objects.boxes.tobytes() + objects.crowd.tobytes() + "\0".join(objects.labels).encode())
         return state.hexdigest()
 
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        counts = Counter[str]()
+        for index in indices:
+            counts.update(self.facts[index])
+        return [f"{counts[key]:,} {text}" for key, text in NOTES.items() if counts[key]]
+
     def report(self) -> list[str]:
         facts = [f"{self.counts[key]:,} {text}" for key, text in FACTS.items() if self.counts[key]]
         return [f"{fact}: {self.problem}" if fact.endswith("the first") else fact for fact in facts] + super().report()
 
 
-FACTS = {
+NOTES = {
     "no area": "boxes have no area in their image and were left out",
     "clipped": "boxes reach outside their image and were clipped",
     "crowd": "boxes are crowds: training ignores them",
     "negative": "images have no box and are negative examples",
+}
+FACTS = {
     "other": "images have no annotation and were left out",
+    "unlisted": "annotations belong to an image that the file does not list and were left out (data.invalid=skip)",
     "missing": "annotations name an image that is missing and were left out (data.invalid=skip)",
     "unreadable": "images left out because they cannot be used (data.invalid=skip); the first",
 }
@@ -176,9 +188,9 @@ def _problem(annotation: Annotation, thorough: bool) -> str:
     )
 
 
-def load_image(image: ExampleImage) -> "Image.Image":
+def load_image(image: ExampleImage, background: str = "none") -> "Image.Image":
     """The upright RGB image of an example."""
-    return open_image(_content(image))
+    return open_image(_content(image), background=background)
 
 
 def _content(image: ExampleImage) -> RawImage:
@@ -235,7 +247,7 @@ def boxed_images(data_files: Sequence[Sequence[str]], data: DetectData) -> BoxSo
         annotations = voc_annotations(images if len(names) == 1 else open_tree(Path(names[1]).expanduser()), files)
         examples = BoxSource(names[-1], annotations, invalid=data.invalid)
         examples.counts["other"] = len(files.images) - len(examples)
-    examples.counts["missing"] = files.missing
+    examples.counts |= {"missing": files.missing, "unlisted": files.unlisted}
     return examples
 
 
@@ -243,7 +255,7 @@ class ImageFiles:
     """Finds the images that annotations name."""
 
     def __init__(self, tree: FileTree, skip: bool = False) -> None:
-        self.tree, self.skip, self.missing = tree, skip, 0
+        self.tree, self.skip, self.missing, self.unlisted = tree, skip, 0, 0
         self.images = {name for name in tree.names if IMAGE.is_name(name)}
         self._by_base: dict[str, list[str]] = {}
         for name in self.images:

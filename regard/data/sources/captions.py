@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...config.data.base import TableData
-from ...config.data.images import NamedImages
+from ...config.data.images import ImageTable, NamedImages
 from ...processors.image.read import RawImage
 from ..files.open import plain_suffix
 from ..files.trees import FileTree, open_tree
@@ -43,7 +42,7 @@ def caption_value(cell: object, names: Sequence[str] = ()) -> str:
 CAPTION = Role("caption", "text", (("caption", "captions"), CAPTION_NAMES), caption_value)
 
 
-class Captions(TextPairing[TableData]):
+class Captions(TextPairing[ImageTable]):
     """Images with their captions. Both may be in two places, after a comma."""
 
     target = CAPTION
@@ -61,7 +60,7 @@ class Captions(TextPairing[TableData]):
     def convert(self, content: str) -> str:
         return caption_value(content.splitlines())
 
-    def open(self, files: Sequence[Sequence[str]], data: TableData) -> Source:
+    def open(self, files: Sequence[Sequence[str]], data: ImageTable) -> Source:
         if len(files) != 2 or not all(len(group) == 1 for group in files):
             return super().open(files, data)
         (place,), (captions,) = files
@@ -71,17 +70,17 @@ class Captions(TextPairing[TableData]):
         table = TableSource(self.table(captions, data))
         return CaptionedImages(table.name, _records(table, images), data, images, table)
 
-    def open_tree(self, tree: FileTree, data: TableData) -> Source:
+    def open_tree(self, tree: FileTree, data: ImageTable) -> Source:
         pairs, _ = self.texts_beside(tree, data.invalid)
         records = (CaptionRecord(name, StoredImage(tree, name), text, tree.location(name)) for name, text in pairs)
         return CaptionedImages(str(tree.path), records, data, ImageFiles(tree))
 
-    def open_table(self, pattern: str, data: TableData) -> Source:
+    def open_table(self, pattern: str, data: ImageTable) -> Source:
         table = TableSource(self.table(pattern, data))
         return CaptionedImages(table.name, _records(table), data, table=table)
 
-    def _coco(self, path: Path, files: ImageFiles, data: TableData) -> Iterator["CaptionRecord"]:
-        for place, name, captions in coco_captions(path):
+    def _coco(self, path: Path, files: ImageFiles, data: ImageTable) -> Iterator["CaptionRecord"]:
+        for place, name, captions in coco_captions(path, files):
             stored = files.find(name, place) if captions else None
             for where, text in captions:
                 caption = caption_value(text)
@@ -147,11 +146,11 @@ class CaptionedImages(MediaSource):
         self,
         name: str,
         records: Iterable[CaptionRecord],
-        data: TableData,
+        data: ImageTable,
         files: ImageFiles | None = None,
         table: TableSource | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.data = name, data
         groups: dict[object, list[CaptionRecord]] = {}
         for record in records:
             groups.setdefault(record.key, []).append(record)
@@ -160,7 +159,11 @@ class CaptionedImages(MediaSource):
         usable = self.select((_inspect(group[0], data) for group in whole), data.invalid, IMAGE.skip_hint)
         self.groups: list[list[CaptionRecord]] = [whole[number] for number in usable]
         if files is not None:
-            self.counts |= {"missing": files.missing, "uncaptioned": len(files.images) - len(whole)}
+            self.counts |= {
+                "missing": files.missing,
+                "unlisted": files.unlisted,
+                "uncaptioned": len(files.images) - len(whole),
+            }
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -192,6 +195,7 @@ class CaptionedImages(MediaSource):
     def report(self) -> list[str]:
         reasons = {
             "uncaptioned": "images have no caption and were left out",
+            "unlisted": "captions belong to an image that the file does not list and were left out (data.invalid=skip)",
             "missing": "captions name an image that is missing and were left out (data.invalid=skip)",
         }
         several = sum(len(split_references(self._captions(index))) for index in range(len(self)))
@@ -204,7 +208,7 @@ def _content(image: StoredImage | CellImage | Path) -> RawImage:
     return image if isinstance(image, Path) else image.content()
 
 
-def _inspect(record: CaptionRecord, data: TableData) -> tuple[str, float]:
+def _inspect(record: CaptionRecord, data: ImageTable) -> tuple[str, float]:
     """Why an image cannot be read, with the place of its caption; "" if it can."""
     if isinstance(record.image, Path) and not record.image.is_file():
         return f"{record.place}: there is no image {record.image}; correct the path or the line", 0.0

@@ -13,10 +13,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...config.data.base import Data
-from ...config.data.images import NamedImages
+from ...config.data.images import NamedImages, SquareImages
 from ...errors import UserError
-from ...processors.image.read import RawImage, image_problem
+from ...processors.image.read import RawImage, image_problem, is_uniform
 from ..files.open import matching_files, open_decompressed
 from ..source import InMemorySource, Source, array_digest
 from ..tables.cells import text_value
@@ -37,7 +36,7 @@ def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
     return text_value(cell)
 
 
-class ImageMedium(Medium[Data]):
+class ImageMedium(Medium[SquareImages]):
     """Images."""
 
     noun, plural, examples = "image", "images", ".png or .jpg"
@@ -46,8 +45,13 @@ class ImageMedium(Medium[Data]):
     def is_name(self, name: str) -> bool:
         return PurePosixPath(name).suffix.lower() in READ | OTHER
 
-    def inspect(self, raw: RawImage, data: Data) -> tuple[str, float]:
+    def inspect(self, raw: RawImage, data: SquareImages) -> tuple[str, float]:
         return image_problem(raw, data.invalid == "skip"), 0.0
+
+    empty = "have one color throughout"
+
+    def is_empty(self, raw: RawImage, data: SquareImages) -> bool:
+        return is_uniform(raw, data.background)
 
 
 class LabeledImages(LabeledMedia[NamedImages]):

@@ -59,11 +59,11 @@ def _open(files: Sequence[Sequence[str]], data: LabelData, rule: ColumnRule) -> 
         )
     if data.format == "text":
         raise UserError("data.format=text has no labels for training or evaluation; use a table, such as tsv")
-    table = open_table(files[0], rule, data.format, data.invalid)
-    examples = TableSource(table)
+    source = LabeledPairs if len(rule.roles) == 3 else TableSource
+    examples = source(open_table(files[0], rule, data.format, data.invalid))
     if data.header == "auto" and len(examples):
         refuse_likely_header(examples, rule)
-    return LabeledPairs(table) if len(rule.roles) == 3 else examples
+    return examples
 
 
 def refuse_likely_header(examples: TableSource, rule: ColumnRule) -> None:
@@ -71,8 +71,8 @@ def refuse_likely_header(examples: TableSource, rule: ColumnRule) -> None:
     place = rule.words.index(LABEL.name)
     if rule.roles[place] not in (LABEL, ANY_LABEL):
         return
-    counts = Counter(examples[index][place] for index in range(min(len(examples), INSPECTED)))
-    cells = examples[0]
+    rows = [TableSource.item(examples, index) for index in range(min(len(examples), INSPECTED))]
+    counts, cells = Counter(row[place] for row in rows), rows[0]
     singles = [name for name, count in counts.items() if count == 1]
     if (
         counts.total() < FEWEST

@@ -71,6 +71,7 @@ class ManifestSource(MediaSource):
 
     def __init__(self, name: str, data: MultitaskData, whole: Sequence[int] | np.ndarray) -> None:
         """`whole` has the numbers of the valid lines."""
+        self.data = data
         self.name, self.counts, self.rows = name, {}, np.asarray(whole, np.int64)
         self._sizes = hashlib.blake2b(digest_size=16)  # of the files
         tags: list[SourceTag] = []
@@ -154,6 +155,10 @@ class ManifestSource(MediaSource):
         if count := self.counts["long"]:
             facts.append(f"{count:,} recordings left out because they are longer than {self.most_seconds:g} seconds")
         return facts + Source.report(self)
+
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        media = {name: [index for index in indices if self.tags[index].modality == name] for name in MEDIA}
+        return [note for name, own in media.items() for note in self.empty_notes(MEDIA[name], own, 1)]
 
 
 class ManifestFile(ManifestSource):

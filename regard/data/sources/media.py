@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from ..tables.open import SUFFIXES, column_rule, open_table
 from ..tables.records import Table, TableSource
 
 RawValue: TypeAlias = RawImage | RawSound  # of any modality; a text is a str
+EXAMINED = 200  # files of a source, evenly spread, that are examined for emptiness
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 D = TypeVar("D", bound=Data, contravariant=True)  # data.* that say which media are usable
 T = TypeVar("T", bound=TableData, contravariant=True)
@@ -54,6 +55,12 @@ class Medium(ABC, Generic[D]):
     def longest(self, data: D) -> float:
         """The most seconds of a file that is not left out."""
         return math.inf
+
+    empty = "are empty"  # what `is_empty` finds, for messages
+
+    def is_empty(self, raw: Any, data: D) -> bool:
+        """True for a readable file from which nothing can be learned."""
+        return False
 
     @property
     def article(self) -> str:
@@ -92,6 +99,7 @@ class MediaSource(Source):
     """Media with their targets, of which some may have been left out."""
 
     medium: Medium[Any]
+    data: Data
     problem = ""  # of the first file that was left out
     lengths: np.ndarray | None = None  # in seconds
     most_seconds = math.inf
@@ -121,6 +129,18 @@ class MediaSource(Source):
         self.counts |= {"examples": len(usable), "unreadable": unreadable, "long": long}
         return usable
 
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        return self.empty_notes(self.medium, indices)
+
+    def empty_notes(self, medium: Medium[D], indices: Sequence[int] | np.ndarray, field: int = 0) -> list[str]:
+        """A sentence about files without content, such as silence, in this field of some examples."""
+        examined, data = indices[:: -(-len(indices) // EXAMINED) or 1], cast(D, self.data)
+        empty = [int(index) for index in examined if medium.is_empty(self.field(int(index), field), data)]
+        if not empty:
+            return []
+        count = f"{len(empty):,}" if len(examined) == len(indices) else f"{len(empty)} of {len(examined)} examined"
+        return [f"{count} {medium.plural} {medium.empty}; the first: {self.location(empty[0])}"]
+
     def report(self) -> list[str]:
         left_out = f"{self.medium.plural} left out because they"
         reasons = {
@@ -139,7 +159,7 @@ class MediaTree(MediaSource):
 
     def __init__(self, tree: FileTree, files: Sequence[tuple[str, str]], medium: Medium[D], data: D) -> None:
         """`files` has names and texts."""
-        self.tree, self.name, self.medium = tree, str(tree.path), medium
+        self.tree, self.name, self.medium, self.data = tree, str(tree.path), medium, data
         self.counts = {}
         inspected = (medium.inspect(tree.content(name), data) for name, _ in files)
         usable = self.select(inspected, data.invalid, medium.skip_hint, medium.longest(data))
@@ -172,6 +192,7 @@ class MediaTable(TableSource, MediaSource):
 
     def leave_out(self, data: TableData) -> None:
         """Leave out files that cannot be read or are too long, or raise an error."""
+        self.data = data
         inspected = (self._inspect(index, data) for index in range(len(self)))
         usable = self.select(inspected, data.invalid, self.medium.skip_hint, self.medium.longest(data))
         self.rows = np.asarray(self.rows)[np.array(usable, int)]
@@ -255,7 +276,7 @@ class Pairing(ABC, Generic[T]):
             raise missing_file(pattern)
         raise UserError(f"{pattern} {self.describe(pattern)}; give {self.expected}")
 
-    def items(self, name: str, data: T) -> Iterator[tuple[str, Any]]:
+    def items(self, name: str, data: T) -> Iterator[tuple[str, RawValue]]:
         """The media in a file, a folder, an archive or a table of paths, each with its name; targets are not needed."""
         path = Path(name).expanduser()
         if is_tree(name):

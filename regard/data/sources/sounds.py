@@ -12,7 +12,7 @@ import numpy as np
 
 from ...config.data.sound import Recordings, RecordingTable
 from ...errors import UserError
-from ...processors.sound.read import RawSound, Samples, is_sound, sound_info, sound_problem
+from ...processors.sound.read import RawSound, Samples, is_silent, is_sound, sound_info, sound_problem
 from ..files.open import SOUNDS
 from ..files.trees import FileTree
 from ..source import Source, array_digest
@@ -72,6 +72,11 @@ class SoundMedium(Medium[Recordings]):
         if seconds > data.max_seconds or (stored and data.invalid != "skip"):
             return "", seconds
         return sound_problem(raw, decode=True), seconds
+
+    empty = "are silent"
+
+    def is_empty(self, raw: RawSound, data: Recordings) -> bool:
+        return is_silent(raw)
 
     def longest(self, data: Recordings) -> float:
         return data.max_seconds

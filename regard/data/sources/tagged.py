@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeGuard
 from ...config.data.texts import TagData
 from ...config.merge import one_of
 from ...errors import UserError
+from ...processors.text.words import Offset, split_words
 from ..files.line_index import BLANK, VALID
 from ..files.lines import TextLines
 from ..files.open import plain_suffix, text_error
@@ -23,6 +24,8 @@ from ..tables.records import TableSource, parse_object
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
+WORD_NAMES = {"token", "tokens", "word", "words"}  # of columns
+TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos_tag", "pos_tags"}
 
 
 class Word(NamedTuple):
@@ -45,6 +48,10 @@ class TagFormat(ABC):
     @abstractmethod
     def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
         """The same sentence with these tags."""
+
+    def offsets(self, lines: Sequence[str]) -> list[Offset]:
+        """The characters of every word in a plain text; none in other formats."""
+        return []
 
     def blocks(self, lines: Iterable[str]) -> Iterator[str]:
         """The sentences of a stream. Split into lines, each is the input of `words` and `with_tags`.
@@ -140,7 +147,7 @@ class Columns(WordPerLine):
 
     def word(self, line: str, tagged: bool) -> Word | None:
         cells = split_columns(line)
-        if cells[0] == DOCUMENT:
+        if cells[0] == DOCUMENT or is_header(cells, self.column):
             return None
         if self.width and len(cells) != self.width:
             raise ValueError(f"{len(cells)} columns, and the lines before have {self.width}")
@@ -187,15 +194,19 @@ class Records(TagFormat):
 
 
 class PlainText(TagFormat):
-    """A sentence per line, its words separated by spaces; written as word/TAG. It holds no tags to train on."""
+    """A sentence per line; its words are written as word/TAG. It holds no tags to train on."""
 
     name, word_per_line = "text", False
 
     def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
-        return {number: Word(word, "_") for number, word in enumerate(lines[0].split())}
+        return {number: Word(lines[0][slice(*span)], "_") for number, span in enumerate(self.offsets(lines))}
 
     def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
-        return " ".join(f"{word}/{tag}" for word, tag in zip(lines[0].split(), tags, strict=True))
+        words = self.words(lines, tagged=False).values()
+        return " ".join(f"{word.text}/{tag}" for word, tag in zip(words, tags, strict=True))
+
+    def offsets(self, lines: Sequence[str]) -> list[Offset]:
+        return split_words(lines[0])
 
 
 FORMATS: dict[str, Callable[[str], TagFormat]] = {"conllu": Conllu, "columns": Columns, "jsonl": Records}
@@ -210,6 +221,12 @@ def checked_word(word: str, tag: str) -> Word:
     return Word(word, tag)
 
 
+def is_header(cells: Sequence[str], column: int | None) -> bool:
+    """True for a line that names the columns of words and tags, such as token and tag."""
+    last = len(cells) - 1 if column is None else column
+    return cells[0].lower() in WORD_NAMES and 0 < last < len(cells) and cells[last].lower() in TAG_NAMES
+
+
 def split_columns(line: str) -> list[str]:
     """The columns of a line."""
     return line.split("\t") if "\t" in line else line.split()
@@ -219,31 +236,47 @@ def _is_text_list(values: object) -> TypeGuard[list[str]]:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def read_first_lines(lines: Iterator[str]) -> list[str]:
-    """The lines up to the first that is neither blank nor a comment, for `detect_format`."""
+def read_first_lines(lines: Iterator[str], data: TagData) -> list[str]:
+    """The first lines, for `detect_format`: to one that is neither blank nor a comment; to two that may be columns."""
     head: list[str] = []
+    rows = 0
     for line in lines:
         head.append(line)
         if line.strip() and not line.startswith("#"):
-            break
+            rows += 1
+            if rows == 2 or data.format != "auto" or not _columns_of(line, data) or split_columns(line)[0] == DOCUMENT:
+                break
     return head
 
 
 def detect_format(head: Sequence[str], data: TagData) -> TagFormat:
     """The format of a stream that begins with these lines: data.format, or a guess.
 
-    A line with # counts as a comment only before a line of CoNLL-U, because plain text may begin with one, too.
+    A line with # counts as a comment only before a line of CoNLL-U, because plain text may begin with one, too. Plain
+    text may have as many words as a line of columns, so only a second line like the first shows that they are columns.
     """
     if data.format != "auto":
         return PlainText() if data.format == "text" else FORMATS[data.format](data.column)
-    trained, line = _format_of_files(data.train) if data.train else "text", head[-1]
-    guess = "columns" if trained == "columns" or "\t" in line else "text"
-    commented = trained != "columns" and any(map(str.strip, head[:-1]))
+    trained = _format_of_files(data.train) if data.train else "text"
+    rows = [line for line in head if line.strip()] or [""]
+    line = next((row for row in rows if not row.startswith("#")), rows[-1])
+    counts = [_columns_of(row, data) for row in rows]
+    columns = counts[0] > 0 and len({*counts}) == 1 and len(rows) > 1
+    guess = "columns" if columns or split_columns(line)[:1] == [DOCUMENT] else "text"
+    commented = trained != "columns" and rows[0] != line
     if line.count("\t") == len(CONLLU) - 1 or (commented and re.match(r"\d+([-.]\d+)?\t", line)):
         guess = "conllu"
     elif line.lstrip().startswith("{"):
         guess = "jsonl"
     return FORMATS[guess](data.column if trained == guess else "") if guess in FORMATS else PlainText()
+
+
+def _columns_of(line: str, data: TagData) -> int:
+    """The number of columns of a line; 0 if it is no line of columns as in the training data, or between tabs."""
+    count = len(split_columns(line))
+    if data.train and _format_of_files(data.train) == "columns":
+        return count if count in (data.column_count or count, 1) else 0  # of words alone: 1
+    return count if "\t" in line else 0
 
 
 def _format_of_files(files: Sequence[Sequence[str]]) -> str:
@@ -264,6 +297,12 @@ def tagged_sentences(files: Sequence[Sequence[str]], data: TagData) -> Source:
     if name in ("conllu", "columns"):
         return TaggedSentences(files[0], data, FORMATS[name](data.column))
     return TableSource(open_table(files[0], tag_columns(data), data.format, data.invalid))
+
+
+def column_count(sentences: Source) -> int:
+    """The columns of every line of the file; 0 if its format is another."""
+    source = sentences.origin(0)[0] if len(sentences) else sentences
+    return source.format.width if isinstance(source, TaggedSentences) and isinstance(source.format, Columns) else 0
 
 
 def tag_columns(data: TagData, required: int = 0) -> ColumnRule:

@@ -93,6 +93,9 @@ class TaskMixture(View):
         counts = ", ".join(f"{tag.task} ({tag.modality}) {count:,}" for tag, count in Counter(self.tags).items())
         return [f"tasks: {counts}", *self.examples.report()]
 
+    def notes(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        return self.examples.notes(indices)
+
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch; with weights, each task is drawn by its weight."""
         if self.weights is None:

@@ -173,7 +173,7 @@ def _storable(cell: Any) -> Any:
     if isinstance(cell, os.PathLike):
         return os.fspath(cell)
     content = io.BytesIO()
-    open_image(cell).save(content, "PNG", compress_level=1)
+    open_image(cell, background="transparent").save(content, "PNG", compress_level=1)
     return {"bytes": content.getvalue(), "path": None}
 
 

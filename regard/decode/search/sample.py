@@ -23,6 +23,7 @@ def sample_keys(texts: list[str], samples: int, seed: int, device: torch.device)
 class SampleSearch(SearchState):
     """Independent samples."""
 
+    tables = (*SearchState.tables, "finished_tokens")
     per_input = (*SearchState.per_input, "finished_tokens", "lengths", "finished_logprobs", "done", "ended")
 
     def __init__(

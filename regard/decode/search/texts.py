@@ -70,13 +70,6 @@ def _bytes(token: str) -> bytes:
     return token.replace("▁", " ").encode("utf-8", "replace")
 
 
-def word_alignment(alignment: Sequence[int], source: Sequence[str], target: Sequence[str]) -> list[list[int]]:
-    """[source word, target word] for all pairs that a token connects; `alignment` has a source per target token."""
-    source_words, target_words = word_of_token(source), word_of_token(target)
-    pairs = {(source_words[i], target_words[j]) for j, i in enumerate(alignment)}
-    return [[i, j] for i, j in sorted((i, j) for i, j in pairs if i is not None and j is not None)]
-
-
 def added_text(
     decode: Callable[[Sequence[Sequence[int]]], list[str]], prompt: Sequence[int], tokens: Sequence[int]
 ) -> str:

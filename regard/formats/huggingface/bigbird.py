@@ -1,26 +1,17 @@
-"""Hugging Face BigBird folders: the tables of config.json and weight names, and their reader.
+"""Hugging Face BigBird folders: the tables of config.json and weight names. They are only read.
 
 An imported model equals theirs outside training, where transformers draws no random blocks.
 """
-
-from collections.abc import Collection
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...families import bigbird
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from . import bert
-from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, predictor_of, read_head
-from .config_table import ConfigTable, Field, Joint, Limit, Only, present
-from .folder import parse_config, read_weights
+from .config_table import ConfigTable, Joint, Limit, Only, present
+from .encoders import CLASS_HEAD, EncoderFolder, EncoderSource, TextProcessors, encoder_rows, head_settings
+from .format import HuggingFaceFormat, WeightTable
 from .vocabularies import load_bigbird_unigram
-from .weight_names import WeightRule, load_weights
-
-if TYPE_CHECKING:
-    from ...tasks.predictor import AnyPredictor
-
-# --- config.json -----------------------------------------------------------------------------------------------------
+from .weight_names import Names
 
 ARCHITECTURES = {
     "BigBirdModel": "none",
@@ -29,13 +20,6 @@ ARCHITECTURES = {
     "BigBirdForTokenClassification": "tag",
     "BigBirdForPreTraining": "words",
 }
-
-
-def architecture(c: bigbird.Config) -> str:
-    """The class of transformers that has the head of this model."""
-    if c.next_sentence and c.head == "words":
-        return "BigBirdForPreTraining"
-    return next(name for name, head in ARCHITECTURES.items() if head == c.head)
 
 
 def read_attention(theirs: JsonMapping) -> JsonObject:
@@ -78,49 +62,29 @@ CONFIG = ConfigTable(
         Only("add_cross_attention", False, "regard's BigBird is an encoder", written=False),
         Only("rescale_embeddings", False, "expected false", written=False),
         Only("use_bias", True, "expected true"),
-        Joint(lambda theirs: read_head(theirs, ARCHITECTURES), lambda c: {"architectures": [architecture(c)]}),
-        *encoder_rows("gelu_new"),
+        *encoder_rows(ARCHITECTURES, "gelu_new", {"words": "BigBirdForPreTraining"}),
         Joint(read_attention, write_attention),
         Limit(refuse_attention),
-        Field("positions.tokens", "max_position_embeddings"),
+        bert.POSITIONS,
     )
 )
 
 
-def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> bigbird.Config:
-    """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
-    ours = CONFIG.read(theirs)
-    return bigbird.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler"))
-
-
-# --- weights ---------------------------------------------------------------------------------------------------------
-
-
-def names(c: bigbird.Config) -> dict[str, str | WeightRule]:
-    """Our names to theirs without `bert.`."""
-    head = (
-        {"pooler": "classifier.dense", "classes": "classifier.out_proj"} if c.head == "class" else {"pooler": "pooler"}
-    )
-    return bert.names(c) | head
+def names(c: bigbird.Config) -> Names:
+    """Our names to theirs without `bert.`. The head class has its own map of the first token."""
+    return {**bert.names(c), **(CLASS_HEAD if c.head == "class" else {"pooler": "pooler"})}
 
 
 def unused(c: bigbird.Config) -> tuple[str, ...]:
-    """Patterns of tensors that transformers ignores too. The head class has its own map of the first token."""
+    """Patterns of tensors that transformers ignores too."""
     return bert.unused(c) + ((r"pooler\..*",) if c.head == "class" else ())
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
-
-
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "AnyPredictor":
-    """The predictor of the task that fits the folder's head."""
-    return predictor_of(read(path, config), overrides)
-
-
-def read(path: Path, config: JsonMapping) -> EncoderFolder:
-    """Read a folder of this family."""
-    tensors = {name.removeprefix("bert."): tensor for name, tensor in read_weights(path).items()}
-    ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
-    model = bigbird.Model(ours)
-    load_weights(model, tensors, names(ours), unused(ours))
-    return encoder_folder(path, config, ours, model, load_bigbird_unigram(path))
+FORMAT: HuggingFaceFormat[EncoderSource, EncoderFolder] = HuggingFaceFormat(
+    "a BigBird folder",
+    "bigbird",
+    {"big_bird": CONFIG},
+    WeightTable(names, unused, lambda tensors, theirs: {name.removeprefix("bert."): tensors[name] for name in tensors}),
+    TextProcessors(load_bigbird_unigram),
+    complete=head_settings(ARCHITECTURES, "pooler"),
+)

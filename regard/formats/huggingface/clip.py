@@ -1,31 +1,42 @@
-"""Hugging Face CLIP folders: the tables of config.json, weight names, tokenizer and image processor; the reader."""
+"""Hugging Face CLIP folders: the tables of config.json and weight names, the tokenizer and its export."""
 
+import json
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import processors
+from torch import Tensor, nn
 
 from ...errors import UserError
 from ...families import clip
-from ...files import JsonMapping, read_optional_json
-from ...parts import slots
+from ...files import JsonMapping, JsonObject, write_json
+from ...parts import Inputs, slots
 from ...processors.image.processor import ImageProcessor
 from ...processors.text.external import FolderTokenizer
-from . import causal
-from .bert import ACTIVATIONS
-from .config_table import ConfigTable, Field, Fixed, Limit, Row, choice
+from ...processors.text.tokenizers import END, SPECIALS, START, Tokenizer, TrainedTokenizer
+from ...tasks.label.texts import TextEncoder
+from ..parity import compare_tokens
+from . import causal, images, vit
+from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Row, choice, one_class
 from .control_ids import check_vocabulary
-from .folder import parse_config, read_weights
-from .image_settings import PROCESSOR, read_image_settings
-from .weight_names import WeightRule, add_prefixes, load_weights
+from .files import PROCESSOR
+from .format import Export, Folder, HuggingFaceFormat, Tensors, WeightTable
+from .generation import control_ids
+from .images import read_image, write_image_settings
+from .tokenizer_export import portable_tokenizer, tokenizer_config, write_tokenizer_json
+from .vit import square
+from .weight_names import WeightRule, add_prefixes
 
 if TYPE_CHECKING:
     from ...tasks.contrastive.task import ContrastivePredictor
 
 LEGACY_END = 2  # eos_token_id of older folders: the text ends with the highest id, whatever it is
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+SAMPLES = 8  # texts that are compared
 LAYER = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
@@ -37,7 +48,7 @@ LAYER = {
     "feed.out": "mlp.fc2",
 }
 POSITIONS = "vision_model.embeddings.position_embedding.weight"
-SCALE = "logit_scale"
+SCALE, VOCABULARY = "logit_scale", "text_model.embeddings.token_embedding.weight"
 
 
 def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
@@ -60,6 +71,11 @@ def tower(ours: str, width: int, heads: int, inner: int) -> tuple[Row, ...]:
     )
 
 
+def read_partial(theirs: JsonMapping) -> JsonObject:
+    """What becomes of images that are not whole patches."""
+    return {"source.partial_patches": vit.read_partial(theirs, patch=32)["partial_patches"]}
+
+
 def only_images(c: clip.Config) -> str | None:
     """Why a model cannot be a Hugging Face CLIP: its source is not images; None if it is."""
     return None if c.source.kind == "image" else f"model.source.kind={c.source.kind} (expected image)"
@@ -79,29 +95,51 @@ VISION = ConfigTable(
     (
         Limit(only_images),
         Fixed("source.kind", "image"),
-        Field("source.image", "image_size", 224),
-        Field("source.patch", "patch_size", 32),
+        Joint(read_partial, lambda c: {}),
+        Field("source.image", "image_size", 224, square("image_size")),
+        Field("source.patch", "patch_size", 32, square("patch_size")),
         Field("source.channels", "num_channels", 3),
         Fixed("source.stem", (), "expected none"),
         *tower("source", 768, 12, 3072),
         Fixed("source.pool", "first", "expected first: a class token"),
     )
 )
-WHOLE = ConfigTable((Field("width", "projection_dim", 512),))
 
 
-def from_huggingface(theirs: JsonMapping) -> clip.Config:
-    """Our Config of their config.json; an absent tower has the default of every key."""
-    settings = WHOLE.read(theirs)
-    for table, name in ((TEXT, "text_config"), (VISION, "vision_config")):
-        settings |= table.read(theirs.get(name) or {})
-    return clip.Config.model_validate(settings)
+def read_towers(theirs: JsonMapping) -> JsonObject:
+    """The settings of both towers; an absent tower has the default of every key."""
+    return TEXT.read(tower_config(theirs, "text")) | VISION.read(tower_config(theirs, "vision"))
 
 
-def unsupported(c: clip.Config) -> list[str]:
-    """Settings of ours that their model cannot have."""
+def tower_config(theirs: JsonMapping, name: str) -> JsonMapping:
+    """The keys of a tower. Those of older folders win, as in transformers, and their absent keys mean defaults."""
+    older, newer = theirs.get(f"{name}_config_dict"), theirs.get(f"{name}_config")
+    return (newer or {}) if older is None else older
+
+
+def write_towers(c: clip.Config) -> JsonObject:
+    """The keys of both towers."""
+    shared = {"projection_dim": c.width}
+    return {
+        "text_config": {"model_type": "clip_text_model", **TEXT.write(c), **shared},
+        "vision_config": {"model_type": "clip_vision_model", **VISION.write(c), **shared},
+    }
+
+
+def refuse_towers(c: clip.Config) -> list[str]:
+    """What the towers of the format cannot represent."""
     refusal = only_images(c)
     return [refusal] if refusal else [*VISION.unsupported(c), *TEXT.unsupported(c)]
+
+
+CONFIG = ConfigTable(
+    (
+        one_class("CLIPModel", required=False),
+        Field("width", "projection_dim", 512),
+        Joint(read_towers, write_towers),
+        Limit(refuse_towers),
+    )
+)
 
 
 def names(c: clip.Config) -> dict[str, str | WeightRule]:
@@ -124,42 +162,69 @@ def names(c: clip.Config) -> dict[str, str | WeightRule]:
     }
 
 
-def our_shapes(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+def our_shapes(tensors: Tensors, theirs: JsonMapping) -> Tensors:
     """Their tensors in our shapes: the scale has one entry, the positions of images a first dimension of one."""
     shaped = {SCALE: lambda tensor: tensor.reshape(1), POSITIONS: lambda tensor: tensor[None]}
-    return {name: shaped[name](tensor) if name in shaped else tensor for name, tensor in theirs.items()}
+    return {name: shaped[name](tensor) if name in shaped else tensor for name, tensor in tensors.items()}
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
+def their_shapes(tensors: Tensors, predictor: "ContrastivePredictor") -> Tensors:
+    """The tensors in their shapes, with the rows of the vocabulary in the order of the exported tokenizer."""
+    ids, table = exported_ids(predictor.tokenizer), tensors[VOCABULARY]
+    return tensors | {
+        SCALE: tensors[SCALE].reshape(()),
+        POSITIONS: tensors[POSITIONS][0],
+        VOCABULARY: table[table_order(ids, len(table))],
+    }
 
 
-@dataclass(frozen=True)
-class ClipFolder:
-    """The contents of a CLIP folder."""
-
-    config: clip.Config
-    model: clip.Model
-    source: ImageProcessor
-    tokenizer: FolderTokenizer
+# --- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, config: JsonMapping) -> ClipFolder:
-    """The contents of a CLIP folder whose config.json is `config`."""
-    ours = parse_config(path, config, from_huggingface)
-    computed = (r".*\.embeddings\.position_ids",)
-    model = load_weights(clip.Model(ours), our_shapes(read_weights(path)), names(ours), computed)
-    about = read_optional_json(path / PROCESSOR) or read_optional_json(path / "processor_config.json").get(
-        "image_processor", {}
-    )
-    image = parse_config(path, about, lambda theirs: read_processor(theirs, ours), PROCESSOR)
-    return ClipFolder(ours, model, image, read_tokenizer(path, config.get("text_config") or {}, ours))
+def exported_ids(tokenizer: Tokenizer) -> dict[int, int]:
+    """The ids that change. transformers takes eos_token_id=2 for the mark of older folders, so END gets another."""
+    if tokenizer.end != LEGACY_END:
+        return {}
+    assert isinstance(tokenizer, TrainedTokenizer)
+    return {tokenizer.end: tokenizer.unk, tokenizer.unk: tokenizer.end}
 
 
-def read_processor(theirs: JsonMapping, c: clip.Config) -> ImageProcessor:
-    """Our processor of their preprocessor_config.json; without one, as CLIP is published."""
-    side, patch = c.source.image, c.source.patch  # type: ignore[union-attr]  # they have image towers only
-    default = ImageProcessor(resize=side, crop=side, resample="bicubic", mean=MEAN, std=STD, patch=patch)
-    return read_image_settings(theirs, default)
+def table_order(ids: dict[int, int], size: int) -> Tensor:
+    """For every row of the exported table, the row of ours."""
+    return torch.tensor([ids.get(number, number) for number in range(size)])  # a swap is its own inverse
+
+
+def write_clip_tokenizer(tokenizer: Tokenizer, draft: Path, max_length: int, ids: dict[int, int]) -> None:
+    """tokenizer.json, which puts START and END around every text."""
+    if isinstance(tokenizer, FolderTokenizer):
+        backend, control = tokenizer.backend, causal.control_token_names(tokenizer)
+        start, end = control["bos_token"], control["eos_token"]
+    else:
+        assert isinstance(tokenizer, TrainedTokenizer)
+        backend = renumber_tokens(portable_tokenizer(tokenizer, add_end=False), ids)
+        roles = zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIALS, strict=True)
+        start, end, control = SPECIALS[START], SPECIALS[END], dict(roles)
+    numbers = [(name, backend.token_to_id(name)) for name in dict.fromkeys((start, end))]
+    backend.post_processor = processors.TemplateProcessing(single=f"{start} $A {end}", special_tokens=numbers)
+    write_tokenizer_json(draft, backend, tokenizer_config(tokenizer, max_length) | control)
+
+
+def renumber_tokens(backend: Backend, ids: dict[int, int]) -> Backend:
+    """The tokenizer with END and UNK in each other's place."""
+    if not ids:
+        return backend
+    content: Any = json.loads(backend.to_str())
+    for token in content["added_tokens"]:
+        token["id"] = ids.get(token["id"], token["id"])
+    content["added_tokens"].sort(key=lambda token: token["id"])
+    vocab, model = content["model"]["vocab"], content["model"]
+    if isinstance(vocab, dict):
+        model["vocab"] = {name: ids.get(number, number) for name, number in vocab.items()}
+    else:
+        model["vocab"] = [vocab[ids.get(place, place)] for place in range(len(vocab))]
+    if isinstance(model.get("unk_id"), int):
+        model["unk_id"] = ids.get(model["unk_id"], model["unk_id"])
+    return Backend.from_str(json.dumps(content))
 
 
 def read_tokenizer(path: Path, text: JsonMapping, c: clip.Config) -> FolderTokenizer:
@@ -182,9 +247,109 @@ def read_tokenizer(path: Path, text: JsonMapping, c: clip.Config) -> FolderToken
     return tokenizer
 
 
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ContrastivePredictor":
-    """The predictor of a CLIP folder."""
-    predictor: ContrastivePredictor = import_module("regard.tasks.contrastive.task").from_folder(
-        read(path, config), overrides
-    )
-    return predictor
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClipFolder(Folder):
+    """The contents of a CLIP folder."""
+
+    source: ImageProcessor
+    tokenizer: FolderTokenizer
+
+
+class ClipProcessors:
+    """An image processor and a tokenizer."""
+
+    def read(self, folder: Folder) -> ClipFolder:
+        """The folder with its processors; without an image processor, as CLIP is published."""
+        c = folder.config
+        published = images.class_default(
+            images.CLIP, ImageProcessor(patch=c.source.patch), c.source.channels,
+            size={"shortest_edge": c.source.image}, crop_size=c.source.image,
+        )  # fmt: skip
+        text = read_tokenizer(folder.path, tower_config(folder.theirs, "text"), c)
+        return ClipFolder(**vars(folder), source=read_image(folder.path, published, images.CLIP), tokenizer=text)
+
+    def load(self, folder: ClipFolder, overrides: JsonMapping) -> "ContrastivePredictor":
+        """The predictor of a CLIP folder."""
+        task = import_module("regard.tasks.contrastive.task")
+        predictor: ContrastivePredictor = task.from_folder(folder, overrides)
+        return predictor
+
+    def write(self, predictor: "ContrastivePredictor", draft: Path) -> JsonObject:
+        """Write the processors; return the tower of texts with its control tokens."""
+        c, text = predictor.run.model, predictor.tokenizer
+        assert isinstance(predictor.source, ImageProcessor) and isinstance(c.text.positions, slots.Learned)
+        ids = exported_ids(text)
+        write_json(draft / PROCESSOR, write_image_settings(predictor.source))
+        write_clip_tokenizer(text, draft, c.text.positions.tokens, ids)
+        control = {key: ids.get(number, number) for key, number in control_ids(text).items()}
+        return {"text_config": write_towers(c)["text_config"] | control}
+
+
+# --- the export is compared ------------------------------------------------------------------------------------------
+
+
+class ClipSample:
+    """A few random texts and images, and their scores."""
+
+    def __init__(self, predictor: "ContrastivePredictor") -> None:
+        image: Any = predictor.run.model.source
+        shape = 2, image.channels, image.image, image.image
+        self.pixels = torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 2 - 1
+        self.room, ids = predictor.texts.room, exported_ids(predictor.tokenizer)
+        self.texts = sample_texts(predictor.tokenizer, self.room)
+        rows = predictor.texts.rows(self.texts)
+        self.tokens = [[ids.get(number, number) for number in row.tolist()] for row in rows]  # of the folder
+        self.inputs = f"{len(self.texts)} texts"
+        self.expected = [predictor.module(Inputs("pixels", self.pixels), predictor.texts.collate(rows))]
+
+    def ours(self, folder: ClipFolder) -> list[Tensor]:
+        encoder = TextEncoder(folder.tokenizer, self.room)
+        rows = encoder.rows(self.texts)
+        compare_tokens("the folder", self.texts, [row.tolist() for row in rows], self.tokens)
+        return [folder.model(Inputs("pixels", self.pixels), encoder.collate(rows))]
+
+    def theirs(self, model: nn.Module, draft: Path, hf: ModuleType) -> list[Tensor]:
+        tokens = hf.AutoTokenizer.from_pretrained(draft)(self.texts, return_tensors="pt", padding=True)
+        lengths = zip(tokens["input_ids"].tolist(), tokens["attention_mask"].sum(1).tolist(), strict=True)
+        compare_tokens("transformers", self.texts, [row[:length] for row, length in lengths], self.tokens)
+        return [model(pixel_values=self.pixels, **tokens).logits_per_image]
+
+    def findings(self) -> str:
+        return "tokens equal, "
+
+
+def sample_texts(tokenizer: Tokenizer, longest: int) -> list[str]:
+    """Random texts. Where an unknown character is END, as in CLIP's vocabulary, they have none."""
+    draw = torch.Generator().manual_seed(1)
+    longest = min(longest, 9)
+    rows = [torch.randint(tokenizer.size, (1 + i % longest,), generator=draw).tolist() for i in range(4 * SAMPLES)]
+    texts = [text for text in tokenizer.decode(rows) if text.strip()]
+    short = [text for text, ids in zip(texts, tokenizer.encode(texts), strict=True) if 0 < len(ids) <= longest]
+    return [text for text in short if tokenizer.end not in tokenizer.encode([text])[0]][:SAMPLES]
+
+
+USAGE = """
+```python
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+folder, labels = ".", ["a dog", "a cat"]
+tokenizer, processor = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
+model = CLIPModel.from_pretrained(folder).eval()
+image = Image.open("image.png").convert("RGB")
+outputs = model(**tokenizer(labels, return_tensors="pt", padding=True), **processor(image, return_tensors="pt"))
+print(labels[int(outputs.logits_per_image.argmax())])
+```
+"""
+FORMAT: "HuggingFaceFormat[ContrastivePredictor, ClipFolder]" = HuggingFaceFormat(
+    "a CLIP folder",
+    "clip",
+    {"clip": CONFIG},
+    WeightTable(names, lambda c: (r".*\.embeddings\.position_ids",), our_shapes, their_shapes),
+    ClipProcessors(),
+    Export(lambda c: "clip", ClipSample, lambda predictor: USAGE, lambda c: "zero-shot-image-classification"),
+    size="",
+)

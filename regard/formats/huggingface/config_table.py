@@ -4,7 +4,8 @@ The same rows import a folder (`read`), export a run (`write`) and refuse what t
 field of ours is named by its dotted path below `model`, such as `attention.dropout`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +15,10 @@ from ...files import Json, JsonMapping, JsonObject
 Value = TypeVar("Value")
 REQUIRED: Any = object()  # the default of a key that every config.json of this type has
 _ABSENT: Any = object()
+ACTIVATIONS = {
+    "gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu",
+    "swish": "silu", "quick_gelu": "quick_gelu", "gelu_python": "gelu", "gelu_fast": "gelu_tanh",
+}  # fmt: skip  # of several names the first is written
 
 
 def identity(value: Value) -> Value:
@@ -64,9 +69,9 @@ class Joint:
 
 @dataclass(frozen=True)
 class Limit:
-    """A restriction on our Config that is no fixed value: the refusal, or None where their model can represent it."""
+    """A restriction on our Config that is no fixed value: its refusals, or none where their model can represent it."""
 
-    unsupported: Callable[[Any], str | None]
+    unsupported: Callable[[Any], str | list[str] | None]
 
 
 Row = Field | Fixed | Only | Joint | Limit
@@ -109,6 +114,12 @@ class ConfigTable:
                 theirs[row.theirs] = row.value
         return theirs
 
+    def their_names(self, text: str) -> str:
+        """A message about settings of ours, with the keys of config.json in their place."""
+        fields = [row for row in self.rows if isinstance(row, Field)]
+        names = {f"model.{row.ours}": row.theirs for row in fields} | {row.ours: row.theirs for row in fields}
+        return re.sub(r"(?<![\w.])[a-z_]+(\.[a-z_]+)*(?= is |\))", lambda match: names.get(match[0], match[0]), text)
+
     def unsupported(self, c: Base) -> list[str]:
         """Settings of ours that their model cannot have, each as `model.key=value (expected …)`."""
         refusals = []
@@ -118,7 +129,7 @@ class ConfigTable:
                     text = str(value).lower() if isinstance(value, bool) else value
                     refusals.append(f"model.{row.ours}={text} ({row.expected})")
             elif isinstance(row, Limit) and (refusal := row.unsupported(c)):
-                refusals.append(refusal)
+                refusals += [refusal] if isinstance(refusal, str) else refusal
         return refusals
 
 
@@ -129,6 +140,60 @@ def present(theirs: JsonMapping, key: str, default: Any = REQUIRED) -> Any:
     if default is REQUIRED:
         raise KeyError(key)
     return default
+
+
+def read_class(theirs: JsonMapping, architectures: Mapping[str, Value]) -> Value:
+    """What a folder's class means; the first of `architectures` where config.json names none."""
+    name = (theirs.get("architectures") or [next(iter(architectures))])[0]
+    if name not in architectures:
+        several = "one of " if len(architectures) > 1 else ""
+        raise ValueError(f"architectures has {name!r}; expected {several}{', '.join(architectures)}")
+    return architectures[name]
+
+
+def require_class(
+    theirs: JsonMapping, tensors: Collection[str], architectures: Collection[str], heads: tuple[str, ...]
+) -> None:
+    """ValueError if config.json does not name the class of a model whose tensors have one of these heads."""
+    if not theirs.get("architectures") and (head := next((name for name in tensors if name.startswith(heads)), None)):
+        raise ValueError(
+            f"architectures is missing, and {head!r} belongs to a head; set architectures to [NAME], one of "
+            f"{', '.join(architectures)}"
+        )
+
+
+def one_class(name: str, required: bool = True) -> Joint:
+    """The row of a model type whose folders are of one class; without `required`, their tensors alone show it."""
+
+    def read(theirs: JsonMapping) -> JsonObject:
+        if required:
+            read_class(theirs, {name: ""})
+        return {}
+
+    return Joint(read, lambda c: {"architectures": [name]})
+
+
+def both_stacks(ours: str, theirs: str, default: int = REQUIRED) -> Joint:
+    """A setting that theirs has once for the encoder and once for the decoder; ours is one for both."""
+    encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
+
+    def read(config: JsonMapping) -> JsonObject:
+        first, second = (present(config, key, default) for key in (encoder, decoder))
+        if first != second:
+            raise ValueError(f"{encoder} is {first} and {decoder} {second}, which differ; regard needs them equal")
+        return {ours: first}
+
+    return Joint(read, lambda c: dict.fromkeys((encoder, decoder), getattr(c, ours)))
+
+
+def depth(encoder: str, decoder: str) -> Joint:
+    """Their numbers of layers; our decoder_layers is 0 where encoder and decoder are equally deep."""
+
+    def read(theirs: JsonMapping) -> JsonObject:
+        layers, others = theirs[encoder], present(theirs, decoder, 0)
+        return {"layers": layers, "decoder_layers": 0 if others == layers else others}
+
+    return Joint(read, lambda c: {encoder: c.layers, decoder: c.decoder_layers or c.layers})
 
 
 def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[str], str]]:

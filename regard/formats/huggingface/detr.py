@@ -1,30 +1,37 @@
-"""Hugging Face DETR folders: the tables of config.json and weight names; reader and writer.
+"""Hugging Face DETR folders: the tables of config.json and weight names.
 
 The backbone is a ResNet of transformers, or one of timm, which has the same layers under other names.
 """
 
 from collections import Counter
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save
+from torch import Tensor
 
 from ...families import detr
-from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
+from ...files import JsonMapping, JsonObject
 from ...parts import Inputs
 from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
-from ..parity import check_close, quiet
-from . import resnet
-from .bert import ACTIVATIONS
-from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, present
-from .folder import parse_config, read_weights
-from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, add_prefixes, any_of, export_weights, load_weights
+from . import images, resnet
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Joint,
+    Limit,
+    Only,
+    both_stacks,
+    choice,
+    one_class,
+)
+from .format import Export, HuggingFaceFormat, Tensors, TensorSample, WeightTable
+from .images import ImageFolder, ImageProcessors
+from .labels import stored_labels
+from .weight_names import WeightRule, add_prefixes, any_of
 
 if TYPE_CHECKING:
     from ...tasks.detect.task import DetectPredictor
@@ -34,10 +41,6 @@ USAGE = """(found,) = processor.post_process_object_detection(outputs, 0.5, [ima
 for label, score, box in zip(found["labels"], found["scores"], found["boxes"]):
     print(model.config.id2label[int(label)], float(score), box.tolist())"""
 BACKBONE = "model.backbone.conv_encoder.model."
-IMAGES = ImageProcessor(
-    resize=800, max_size=1333, crop=0, resample="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
-    patch=1, scale=(1.0, 1.0), flip=False,
-)  # fmt: skip
 LAYER: dict[str, str | WeightRule] = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
@@ -78,37 +81,23 @@ def _write_backbone(c: detr.Config) -> JsonObject:
     return {"backbone_config": backbone, "backbone": None, "use_timm_backbone": False, "num_channels": c.channels}
 
 
-def _read_stacks(theirs: JsonMapping) -> JsonObject:
-    """Heads and inner width, which encoder and decoder share here."""
-    settings = {}
-    for ours, key, default in (("heads", "attention_heads", 8), ("inner", "ffn_dim", 2048)):
-        first, second = (present(theirs, f"{stack}_{key}", default) for stack in ("encoder", "decoder"))
-        if first != second:
-            raise ValueError(f"encoder_{key} is {first} and decoder_{key} {second}; expected one number for both")
-        settings[ours] = first
-    return settings
-
-
-def _write_stacks(c: detr.Config) -> JsonObject:
-    pairs = {"attention_heads": c.heads, "ffn_dim": c.inner}
-    settings = {f"{stack}_{key}": value for stack in ("encoder", "decoder") for key, value in pairs.items()}
-    return settings | {"decoder_layers": c.decoder_layers or c.layers}
-
-
-def _read_architecture(theirs: JsonMapping) -> JsonObject:
-    if (architecture := (theirs.get("architectures") or [ARCHITECTURE])[0]) != ARCHITECTURE:
-        raise ValueError(f"architectures has {architecture!r}; expected {ARCHITECTURE}")
-    return {}
+def _refuse_backbone(c: detr.Config) -> list[str]:
+    strides = (1, 2), *[(2,)] * (len(c.strides) - 1)
+    wrong = any(stride not in allowed for stride, allowed in zip(c.strides, strides, strict=True))
+    return resnet.CONFIG.unsupported(c) + ([f"model.strides={c.strides} (expected 1 or 2, then 2)"] if wrong else [])
 
 
 CONFIG = ConfigTable(
     (
-        Joint(_read_architecture, lambda c: {"architectures": [ARCHITECTURE]}),
+        one_class(ARCHITECTURE),
         Joint(_read_backbone, _write_backbone),
+        Limit(_refuse_backbone),
         Field("width", "d_model", 256),
-        Joint(_read_stacks, _write_stacks),
+        both_stacks("heads", "attention_heads", 8),
+        both_stacks("inner", "ffn_dim", 2048),
         Field("layers", "encoder_layers", 6),
         Field("decoder_layers", "decoder_layers", 6, write=None),
+        Joint(lambda theirs: {}, lambda c: {"decoder_layers": c.decoder_layers or c.layers}),
         Field("dropout", "dropout", 0.1),
         Field("attention.dropout", "attention_dropout", 0.0),
         Field("feed.act", "activation_function", "relu", **choice("activation_function", ACTIVATIONS)),
@@ -118,22 +107,10 @@ CONFIG = ConfigTable(
         Fixed("denoising", 0, "expected 0: it belongs to anchors"),
         Only("position_embedding_type", "sine", "regard's DETR has sinusoids"),
         Only("dilation", False, "regard's ResNet has strides only"),
+        Only("auxiliary_loss", False, "there each layer of such a decoder reads normalized states", written=False),
         Only("scale_embedding", False, "regard does not scale the features", written=False),
     )
 )
-
-
-def unsupported(c: detr.Config) -> list[str]:
-    """Settings of ours that their model cannot have."""
-    strides = (1, 2), *[(2,)] * (len(c.strides) - 1)
-    wrong = any(stride not in allowed for stride, allowed in zip(c.strides, strides, strict=True))
-    refused = [f"model.strides={c.strides} (expected 1 or 2, then 2)"] if wrong else []
-    return resnet.CONFIG.unsupported(c) + CONFIG.unsupported(c) + refused
-
-
-def usage(predictor: "DetectPredictor") -> str:
-    """The usage example of the model card."""
-    return image_usage(ARCHITECTURE, USAGE)
 
 
 def names(c: detr.Config) -> dict[str, str | WeightRule]:
@@ -150,92 +127,61 @@ def names(c: detr.Config) -> dict[str, str | WeightRule]:
     }
 
 
+def their_backbone(tensors: Tensors, theirs: JsonMapping) -> Tensors:
+    """The tensors with the names of transformers' backbone, whichever version or library named them."""
+    renamed = {name.replace("model.backbone.model.", BACKBONE): tensor for name, tensor in tensors.items()}
+    return resnet.rename_timm(renamed, BACKBONE)
+
+
 def label_names(theirs: JsonMapping) -> list[str]:
     """The labels in order. COCO's unused ids are all named N/A: the second and later ones get their number."""
-    labels = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
     names, seen = list[str](), Counter[str]()
-    for number in sorted(labels, key=int):
-        name = str(labels[number])
+    for number, name in enumerate(stored_labels(theirs)):
         names.append(f"{name} {number}" if seen[name] else name)
         seen[name] += 1
     return names
 
 
-def from_huggingface(theirs: JsonMapping) -> detr.Config:
-    """Our settings from their config."""
-    settings = CONFIG.read(theirs) | {"size": "huggingface", "labels": len(label_names(theirs))}
-    return detr.Config.model_validate(settings)
+def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str]) -> JsonObject:
+    """The number of labels."""
+    return {"labels": len(label_names(theirs))}
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
+def default_image(c: detr.Config) -> ImageProcessor:
+    """The processor of a folder that has none."""
+    return images.class_default(images.DETR, ImageProcessor(patch=1, scale=(1.0, 1.0), flip=False), c.channels)
 
 
-@dataclass(frozen=True)
-class DetrFolder:
-    """The contents of a DETR folder."""
-
-    config: detr.Config
-    model: detr.Model
-    image: ImageProcessor
-    labels: tuple[str, ...]
-
-
-def read(path: Path, config: JsonMapping) -> DetrFolder:
-    """Read a folder of this family."""
-    ours = parse_config(path, config, from_huggingface)
-    tensors = {name.replace("model.backbone.model.", BACKBONE): tensor for name, tensor in read_weights(path).items()}
-    tensors = resnet.rename_timm(tensors, BACKBONE)
-    model = load_weights(detr.Model(ours), tensors, names(ours), resnet.UNUSED)
-    about = read_optional_json(path / PROCESSOR)
-    image = parse_config(path, about, lambda theirs: read_image_settings(theirs, IMAGES), PROCESSOR)
-    return DetrFolder(ours, model, image, tuple(label_names(config)))
-
-
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "DetectPredictor":
-    """The predictor of a folder."""
-    folder = read(path, config)
-    predictor: DetectPredictor = import_module("regard.tasks.detect.task").from_folder(folder, overrides)
-    return predictor
-
-
-def write(predictor: "DetectPredictor", draft: Path, precision: str) -> None:
-    """Write everything in the folder except its README."""
-    c, labels = predictor.run.model, predictor.labels
-    draft.mkdir()
-    maps: JsonObject = {
-        "id2label": {str(number): name for number, name in enumerate(labels)},
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
-    write_json(draft / "config.json", {"model_type": "detr", **CONFIG.write(c), "dtype": "float32", **maps})
-    theirs = {
-        name: tensor.detach().clone().contiguous()
-        for name, tensor in export_weights(predictor.module, names(c)).items()
-    }
-    (draft / "model.safetensors").write_bytes(save(theirs, {"format": "pt"}))
-    write_json(draft / PROCESSOR, write_image_settings(predictor.image, detector=True))
-
-
-def check(predictor: "DetectPredictor", draft: Path, precision: str) -> str:
-    """Compare the folder, as transformers and regard read it, with the run on random images, one of them padded."""
+def sample(predictor: "DetectPredictor") -> TensorSample:
+    """Random images, one of them padded, and the boxes with their logits."""
     c: detr.Config = predictor.run.model
     pixels = torch.randn(2, c.channels, 96, 128, generator=torch.Generator().manual_seed(1))
     valid = torch.ones(2, 96, 128, dtype=torch.bool)
     valid[1, 64:], valid[1, :, 80:] = False, False
     pixels *= valid[:, None]
 
-    def outputs(model: Any) -> torch.Tensor:
+    def outputs(model: Any) -> Tensor:
         detections = model.detect(Inputs("pixels", pixels, valid))
         return torch.cat([detections.logits[-1], detections.boxes[-1]], -1)
 
-    with torch.no_grad():
-        expected = outputs(predictor.module.float().cpu())
-        folder_outputs = outputs(read(draft, read_json(draft / "config.json")).model)
-        check_close("outputs of the folder as regard reads it", folder_outputs, expected)
-        if find_spec("transformers") is None:
-            return "equal when read again; not compared with transformers, which is not installed"
-        hf: Any = import_module("transformers")
-        with quiet(hf):
-            output = hf.DetrForObjectDetection.from_pretrained(draft).eval()(pixels, pixel_mask=valid.long())
-        theirs = torch.cat([output.logits, output.pred_boxes], -1)
-        difference = check_close("outputs of transformers", theirs, expected)
-    return f"equal when read again; transformers differs by {difference:.1g} of the largest output"
+    def their_outputs(model: Any) -> Tensor:
+        output = model(pixels, pixel_mask=valid.long())
+        return torch.cat([output.logits, output.pred_boxes], -1)
+
+    return TensorSample(predictor.module, outputs, their_outputs)
+
+
+def usage(predictor: "DetectPredictor") -> str:
+    """The usage example of the model card."""
+    return image_usage(ARCHITECTURE, USAGE, predictor.image.mode)
+
+
+FORMAT: "HuggingFaceFormat[DetectPredictor, ImageFolder]" = HuggingFaceFormat(
+    "a DETR folder",
+    "detr",
+    {"detr": CONFIG},
+    WeightTable(names, lambda c: resnet.UNUSED, their_backbone),
+    ImageProcessors("detect", default_image, label_names, images.DETR),
+    Export(lambda c: "detr", sample, usage, lambda c: "object-detection"),
+    complete,
+)

@@ -6,23 +6,26 @@ entry, and transformers' settings express ours only approximately.
 
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from ...config.decode import DecodeBase, Seq2SeqDecode, TargetDecode
 from ...config.merge import flatten, nest
 from ...config.renamed import renamed_settings
-from ...config.run import Run, without_foreign
+from ...config.run import AnyRun, Run, change_settings, without_foreign
 from ...config.run_folder import FORMAT
 from ...config.strategies import Beam, Sample
 from ...decode import Filter
 from ...errors import UserError
-from ...files import JsonMapping, JsonObject, read_optional_json
+from ...files import Json, JsonMapping, JsonObject, read_optional_json
 from ...processors.text.tokenizers import Tokenizer
-from .folder import parse_config
+from .files import parse_config
+
+if TYPE_CHECKING:
+    from .format import Folder
 
 GENERATION_FILE = "generation_config.json"
 SAVED_DECODE: dict[str, Any] = {"strategy": True, "max_tokens": True}
@@ -108,11 +111,17 @@ def strategy_from_generation(generation: JsonMapping) -> JsonObject:
         strategy = {"kind": "sample", "top_k": 50}  # transformers' default
         strategy |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
     elif beams > 1:
-        penalty = generation.get("length_penalty")
-        strategy = {"kind": "beam", "size": beams, "length_penalty": 1.0 if penalty is None else penalty}
-        strategy["early_stopping"] = early_stopping(generation.get("early_stopping", False))
+        strategy = {"kind": "beam", "size": beams, "length_penalty": 1.0, "early_stopping": "heuristic"}
+        strategy |= beams_from_generation(generation)
     several = generation.get("num_return_sequences") or 1
     return strategy | ({"n": several} if several > 1 else {})
+
+
+def beams_from_generation(generation: JsonMapping) -> JsonObject:
+    """The settings of a beam search that a folder has, whether it searches with beams or not."""
+    penalty, early = generation.get("length_penalty"), generation.get("early_stopping")
+    settings: JsonObject = {} if penalty is None else {"length_penalty": penalty}
+    return settings if early is None else {**settings, "early_stopping": early_stopping(early)}
 
 
 def rules_from_generation(generation: JsonMapping) -> JsonObject:
@@ -173,19 +182,35 @@ def split_suppressed(
     return {**generation, "suppress_tokens": [token for token in suppressed if token not in never]}, None
 
 
-def translate_decode(
-    path: Path, config: JsonMapping, generation: JsonObject, target: Tokenizer, vocab: int
-) -> tuple[Seq2SeqDecode, tuple[Filter, ...] | None]:
-    """The decode settings of a folder with an encoder-decoder model, and the filters for its predictor."""
-    warn_of_unused(path, generation, ("stop_strings",))
-    generation, filters = split_suppressed(config, generation, {target.pad, target.start})
+@dataclass(frozen=True)
+class Generation:
+    """How the generation settings of folders become the decode settings of a task."""
 
-    def to_decode(generation: JsonMapping) -> Seq2SeqDecode:
-        rules = rules_from_generation(generation) | ends_from_generation(generation, target.end, vocab)
-        decode = {**decode_from_generation(generation), "rules": rules}
-        return Seq2SeqDecode.model_validate(decode | saved_decode(config, generation))
+    task: str
+    limits: Callable[[JsonMapping], JsonObject]  # the strategy and limits of generation_config.json, as decode settings
+    saved: Callable[[JsonMapping, JsonMapping], JsonObject]  # those of an exported run, by config.json and both files
+    unused: tuple[str, ...]  # keys of rules that this task does not have
 
-    return parse_config(path, generation, to_decode, GENERATION_FILE), filters
+    def decode(self, generation: JsonMapping, end: int, vocab: int) -> JsonObject:
+        """The decode settings of a folder; `end` is END of its tokenizer."""
+        rules = rules_from_generation(generation) | ends_from_generation(generation, end, vocab)
+        return self.limits(generation) | {"rules": {key: rules[key] for key in rules if key not in self.unused}}
+
+    def run(
+        self, folder: "Folder", generation: JsonObject, target: Tokenizer, overrides: JsonMapping, **defaults: Json
+    ) -> tuple[AnyRun, tuple[Filter, ...] | None]:
+        """The run of a folder, and the filters of its predictor; `defaults` hold unless a run saved its own."""
+        warn_of_unused(folder.path, generation, self.unused)
+        c, never = folder.config, {target.pad, target.start} - {target.end}
+        generation, filters = split_suppressed(folder.theirs, generation, never)
+
+        def to_run(generation: JsonMapping) -> AnyRun:
+            decode = self.decode(generation, target.end, getattr(c, "target_vocab", 0) or c.vocab)
+            saved = self.saved(folder.theirs, generation) or defaults
+            return Run(task=self.task, model=c, decode=decode | saved)
+
+        run = parse_config(folder.path, generation, to_run, GENERATION_FILE)
+        return change_settings(run, overrides), filters
 
 
 # --- decode settings of ours in an exported config.json --------------------------------------------------------------
@@ -217,6 +242,9 @@ def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject:
     saved = decode.model_dump(include=SAVED_DECODE)
     several = {key: value for key, value in strategy_from_generation(generation).items() if key == "n"}
     return {**saved, "strategy": saved["strategy"] | several}
+
+
+SEQ2SEQ = Generation("translate", decode_from_generation, saved_decode, ("stop_strings",))
 
 
 def decode_entry(run: Run) -> JsonObject:
@@ -264,12 +292,7 @@ def max_length_setting(decode: TargetDecode, max_length: int | None) -> JsonObje
 def generation_config(run: Run, tokenizer: Tokenizer, max_length: int, suppressed: Collection[int]) -> JsonObject:
     """generation_config.json of an exported encoder-decoder run."""
     decode: TargetDecode = run.decode
-    ids = {
-        "pad_token_id": tokenizer.pad,
-        "bos_token_id": tokenizer.start,
-        "eos_token_id": list(decode.rules.eos_token_id) or tokenizer.end,
-        "decoder_start_token_id": tokenizer.start,
-    }
+    ids = seq2seq_ids(tokenizer) | {"eos_token_id": list(decode.rules.eos_token_id) or tokenizer.end}
     return (
         generated_strategy(decode) | max_length_setting(decode, max_length) | ids | generated_rules(decode, suppressed)
     )
@@ -279,3 +302,13 @@ def max_positions(run: Run) -> int:
     """The number of positions for formats that need one: enough for the data's longest source and its output."""
     longest: int = run.data.max_tokens
     return max(1024, 2 * longest + 32)
+
+
+def control_ids(tokenizer: Tokenizer) -> JsonObject:
+    """The control tokens of a model, for config.json."""
+    return {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
+
+
+def seq2seq_ids(tokenizer: Tokenizer) -> JsonObject:
+    """The control tokens of an encoder-decoder model, for config.json."""
+    return control_ids(tokenizer) | {"decoder_start_token_id": tokenizer.start}

@@ -1,20 +1,19 @@
-"""GPT-2 folders: the tables of config.json and weight names, and their reader.
+"""GPT-2 folders: the tables of config.json and weight names.
 
 GPT-2 is the family `gpt` under other names, with transposed matrices and query, key and value fused in one.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+import torch
+from torch import nn
 
 from ...families import gpt
 from ...files import JsonMapping, JsonObject
-from . import causal
-from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
-from .folder import parse_config, read_weights
-from .weight_names import WeightRule, add_prefixes, any_of, load_weights, transposed
+from .causal import UNQUANTIZED, CausalFolder, CausalProcessors, causal_export
+from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Only, choice, one_class, present
+from .format import HuggingFaceFormat, Tensors, WeightTable
+from .weight_names import WeightRule, add_prefixes, any_of, transposed
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -25,16 +24,6 @@ if TYPE_CHECKING:
 def read_inner(theirs: JsonMapping) -> JsonObject:
     """The width of the feed-forward from their config."""
     return {"inner": theirs.get("n_inner") or 4 * theirs["n_embd"]}
-
-
-def write_inner(c: gpt.Config) -> JsonObject:
-    """Their key of the width of the feed-forward."""
-    return {"n_inner": c.inner}
-
-
-def read_dropout(theirs: JsonMapping) -> JsonObject:
-    """The dropout from their three keys."""
-    return {"dropout": present(theirs, "resid_pdrop", 0.1)}
 
 
 def write_dropout(c: gpt.Config) -> JsonObject:
@@ -59,15 +48,16 @@ def refuse_head_width(c: gpt.Config) -> str | None:
 WITHOUT = "regard reads gpt2 folders without it"
 CONFIG = ConfigTable(
     (
-        causal.UNQUANTIZED,
+        one_class("GPT2LMHeadModel", required=False),
+        UNQUANTIZED,
         Only("scale_attn_by_inverse_layer_idx", False, WITHOUT, written=False),
         Only("add_cross_attention", False, WITHOUT, written=False),
         Field("vocab", "vocab_size"),
         Field("width", "n_embd"),
         Field("heads", "n_head"),
         Field("layers", "n_layer"),
-        Joint(read_inner, write_inner),
-        Joint(read_dropout, write_dropout),
+        Joint(read_inner, lambda c: {"n_inner": c.inner}),
+        Joint(lambda theirs: {"dropout": present(theirs, "resid_pdrop", 0.1)}, write_dropout),
         Fixed("head_dropout", 0.0),
         Field("tied", "tie_word_embeddings", True),
         Fixed("biased", True),  # the export adds biases of zeros
@@ -79,17 +69,12 @@ CONFIG = ConfigTable(
         Fixed("norm.kind", "layer", "expected layer for GPT-2"),
         Field("norm.eps", "layer_norm_epsilon", 1e-5),
         Fixed("feed.kind", "plain", "expected plain for GPT-2"),
-        Field("feed.act", "activation_function", "gelu_new", **choice("activation_function", causal.ACTIVATIONS)),
+        Field("feed.act", "activation_function", "gelu_new", **choice("activation_function", ACTIVATIONS)),
         Fixed("feed.dropout", 0.0),
         Limit(refuse_shared_keys),
         Limit(refuse_head_width),
     )
 )
-
-
-def from_huggingface(theirs: JsonMapping) -> gpt.Config:
-    """Their config.json as our Config; ValueError names what regard cannot represent."""
-    return gpt.Config(size="gpt2", **CONFIG.read(theirs))
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -117,24 +102,33 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     return outer | add_prefixes("stack.layers.*", f"{PREFIX}h.*", LAYER)
 
 
-def with_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_prefix(tensors: Tensors, theirs: JsonMapping) -> Tensors:
     """The tensors of a file, with the prefix added if the file holds the bare model."""
     if any(name.startswith(PREFIX) for name in tensors):
-        return dict(tensors)
+        return tensors
     return {name if name.startswith("lm_head.") else f"{PREFIX}{name}": tensor for name, tensor in tensors.items()}
 
 
-# --- folder ----------------------------------------------------------------------------------------------------------
+def without_tied_head(tensors: Tensors, predictor: "LanguagePredictor") -> Tensors:
+    """The tensors without a head that is the embedding table."""
+    c: gpt.Config = predictor.run.model
+    return {name: tensor for name, tensor in tensors.items() if not c.tied or name != "lm_head.weight"}
 
 
-def read(path: Path, config: JsonMapping) -> tuple[gpt.Config, gpt.Model]:
-    """The model of a GPT-2 folder with its Config."""
-    ours = parse_config(path, config, from_huggingface)
-    model = gpt.Model(ours)
-    load_weights(model, with_prefix(read_weights(path)), names(ours), COMPUTED)
-    return ours, model
+def with_biases(model: nn.Module, c: gpt.Config) -> tuple[nn.Module, gpt.Config]:
+    """The same function with biases of zeros, which GPT-2 has everywhere."""
+    state, twin = model.state_dict(), gpt.Model(c := c.model_copy(update={"biased": True}))
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in twin.state_dict().items()}
+    twin.load_state_dict(zeros | state)
+    return twin, c
 
 
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "LanguagePredictor":
-    """The language predictor of a GPT-2 folder."""
-    return causal.language_predictor(path, config, overrides, *read(path, config))
+FORMAT: "HuggingFaceFormat[LanguagePredictor, CausalFolder]" = HuggingFaceFormat(
+    "a GPT-2 folder",
+    "gpt",
+    {"gpt2": CONFIG},
+    WeightTable(names, lambda c: COMPUTED, with_prefix, without_tied_head, with_biases),
+    CausalProcessors(),
+    causal_export(lambda c: "gpt2"),
+    size="gpt2",
+)

@@ -1,22 +1,21 @@
-"""Llama folders, and those of Mistral and Qwen2: the tables of config.json and weight names, and their reader.
+"""Llama folders, and those of Mistral and Qwen2: the tables of config.json and weight names.
 
 All are the family `gpt` under other names, with rotary positions, RMS norm and a gated feed-forward.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
 from ...families import gpt
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
-from . import causal
-from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, present
-from .folder import parse_config, read_weights
-from .weight_names import WeightRule, add_prefixes, any_of, find_rule, load_weights
+from .causal import UNQUANTIZED, CausalFolder, CausalProcessors, causal_export
+from .config_table import ACTIVATIONS, ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, one_class, present
+from .format import HuggingFaceFormat, Tensors, WeightTable
+from .gpt2 import without_tied_head
+from .weight_names import WeightRule, add_prefixes, any_of
 
 if TYPE_CHECKING:
     from ...tasks.language.task import LanguagePredictor
@@ -74,21 +73,13 @@ def write_rotary_base(c: gpt.Config) -> JsonObject:
 
 
 def biased_maps(theirs: JsonMapping) -> set[str]:
-    """The maps of a layer that have a bias in their model."""
-    maps = {"query", "key", "value"} if theirs.get("model_type") == "qwen2" else set()
-    if theirs.get("attention_bias"):
-        maps |= {"query", "key", "value", "attention.out"}
-    return maps | ({"gate", "into", "feed.out"} if theirs.get("mlp_bias") else set())
-
-
-def read_bias(theirs: JsonMapping) -> JsonObject:
-    """The setting for biases of projections."""
-    return {"biased": bool(biased_maps(theirs))}
-
-
-def write_bias(c: gpt.Config) -> JsonObject:
-    """Their keys of the biases."""
-    return {"attention_bias": c.biased, "mlp_bias": c.biased}
+    """The maps of a layer that have a bias in their model, by their names."""
+    maps, model_type = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, theirs.get("model_type")
+    if not theirs.get("attention_bias") or model_type == "mistral":
+        maps = maps if model_type == "qwen2" else set()
+    else:
+        maps.add("self_attn.o_proj")
+    return maps | ({"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"} if theirs.get("mlp_bias") else set())
 
 
 def read_window(theirs: JsonMapping) -> JsonObject:
@@ -106,7 +97,7 @@ def write_window(c: gpt.Config) -> JsonObject:
 
 
 def refuse_window(c: gpt.Config) -> str | None:
-    """Mistral has one window for all layers; other kinds of attention are exported as Llama."""
+    """Mistral has one window for all layers, or plain attention."""
     if not isinstance(c.attention, slots.Window):
         return None
     if len(set(_numbers(c.attention.radius))) > 1:
@@ -120,7 +111,7 @@ def _numbers(value: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 SHARED: tuple[Row, ...] = (
-    causal.UNQUANTIZED,
+    UNQUANTIZED,
     Only("use_sliding_window", False, "regard reads llama and qwen2 folders without it", written=False),
     Field("vocab", "vocab_size"),
     Joint(read_heads, write_heads),
@@ -135,7 +126,7 @@ SHARED: tuple[Row, ...] = (
     Fixed("norm.kind", "rms", "expected rms for Llama"),
     Field("norm.eps", "rms_norm_eps", 1e-6),
     Fixed("feed.kind", "gated", "expected gated for Llama"),
-    Field("feed.act", "hidden_act", "silu", **choice("hidden_act", causal.ACTIVATIONS)),
+    Field("feed.act", "hidden_act", "silu", **choice("hidden_act", ACTIVATIONS)),
     Fixed("feed.dropout", 0.0),
 )
 DENSE: tuple[Row, ...] = (
@@ -143,22 +134,22 @@ DENSE: tuple[Row, ...] = (
     Fixed("attention.scaled", True, "expected true: Llama scales attention scores"),
     Field("attention.dropout", "attention_dropout", 0.0),
 )
-CONFIG = ConfigTable((*SHARED, *DENSE, Joint(read_bias, write_bias)))
+BIASES = Joint(
+    lambda theirs: {"biased": bool(biased_maps(theirs))}, lambda c: {"attention_bias": c.biased, "mlp_bias": c.biased}
+)
+CONFIG = ConfigTable((one_class("LlamaForCausalLM", required=False), *SHARED, *DENSE, BIASES))
 MISTRAL_CONFIG = ConfigTable(
     (
+        one_class("MistralForCausalLM", required=False),
         *SHARED,
         Joint(read_window, write_window),
         Limit(refuse_window),
         Fixed("biased", False, "expected false for Mistral"),
     )
 )
-QWEN2_CONFIG = ConfigTable((*SHARED, *DENSE, Fixed("biased", True, "expected true for Qwen2")))
-CONFIGS = {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG}
-
-
-def from_huggingface(theirs: JsonMapping) -> gpt.Config:
-    """Their config.json as our Config; ValueError names what regard cannot represent."""
-    return gpt.Config(size="llama", **CONFIGS[theirs["model_type"]].read(theirs))
+QWEN2_CONFIG = ConfigTable(
+    (one_class("Qwen2ForCausalLM", required=False), *SHARED, *DENSE, Fixed("biased", True, "expected true for Qwen2"))
+)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -185,26 +176,22 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     return outer | add_prefixes("stack.layers.*", "model.layers.*", LAYER)
 
 
-def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: JsonMapping) -> dict[str, Tensor]:
+def with_zero_biases(tensors: Tensors, theirs: JsonMapping) -> Tensors:
     """Add zeros where only some of their maps have a bias: ours all have one, or none."""
     biased, filled = biased_maps(theirs), dict(tensors)
-    for ours, tensor in model.state_dict().items():
-        if ours.endswith(".bias") and not any(f"{part}.bias" in ours for part in biased):
-            filled[find_rule(ours, names(gpt.Config())).names[0]] = torch.zeros_like(tensor)
+    for name in tensors if biased else ():
+        layer = re.fullmatch(r"model\.layers\.\d+\.((?:self_attn|mlp)\.\w+)\.weight", name)
+        if layer and layer[1] not in biased:
+            filled[name.replace(".weight", ".bias")] = torch.zeros(len(tensors[name]))
     return filled
 
 
-# --- folder ----------------------------------------------------------------------------------------------------------
-
-
-def read(path: Path, config: JsonMapping) -> tuple[gpt.Config, gpt.Model]:
-    """The model of a Llama, Mistral or Qwen2 folder with its Config."""
-    ours = parse_config(path, config, from_huggingface)
-    model = gpt.Model(ours)
-    load_weights(model, with_zero_biases(model, read_weights(path), config), names(ours), COMPUTED)
-    return ours, model
-
-
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "LanguagePredictor":
-    """The language predictor of a Llama, Mistral or Qwen2 folder."""
-    return causal.language_predictor(path, config, overrides, *read(path, config))
+FORMAT: "HuggingFaceFormat[LanguagePredictor, CausalFolder]" = HuggingFaceFormat(
+    "a Llama or Mistral folder",
+    "gpt",
+    {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG},
+    WeightTable(names, lambda c: COMPUTED, with_zero_biases, without_tied_head),
+    CausalProcessors(),
+    causal_export(lambda c: "mistral" if isinstance(c.attention, slots.Window) else "llama"),
+    size="llama",
+)

@@ -1,4 +1,4 @@
-"""Hugging Face Marian folders: the tables of config.json and weight names, the tokenizers, and their reader.
+"""Hugging Face Marian folders: the tables of config.json and weight names, and the tokenizers.
 
 Marian is the published Transformer under other names, with its sinusoid in halves and a bias on the output. It has two
 sentencepiece models and vocab.json, which numbers their pieces. A folder that regard exported has our tokenizer.json
@@ -6,69 +6,48 @@ instead, and target/tokenizer.json where source and target have separate vocabul
 from a Marian folder.
 """
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...config.run import Run, change_settings
+import torch
+from torch import Tensor, nn
+
 from ...errors import UserError
 from ...families import transformer
 from ...files import JsonMapping, JsonObject, read_json
+from ...parts import slots
 from ...processors.text.external import MarianTokenizer, sentencepiece_processor
 from ...processors.text.tokenizers import Tokenizer, load_tokenizer
-from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
-from .control_ids import check_control_ids, check_vocabulary
-from .folder import parse_config, read_weights
-from .generation import read_generation_config, translate_decode
-from .weight_names import WeightRule, add_prefixes, any_of, as_row, load_weights
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Joint,
+    Limit,
+    Only,
+    both_stacks,
+    choice,
+    depth,
+    one_class,
+    present,
+)
+from .files import parse_config
+from .format import Folder, HuggingFaceFormat, Tensors, WeightTable
+from .generation import max_positions
+from .seq2seq import Seq2SeqFolder, TextPairProcessors, seq2seq_export
+from .tokenizer_export import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
+from .weight_names import WeightRule, add_prefixes, any_of, as_row
 
 if TYPE_CHECKING:
-    from ...tasks.translate.settings import TranslateRun
     from ...tasks.translate.task import TranslatePredictor
 
-TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
+READS_WIDTH = re.compile(r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight")  # columns: the width
+WRITES_WIDTH = re.compile(r".*\.(out|norm)\.(weight|bias)")  # rows: the width
 
 # --- config.json -----------------------------------------------------------------------------------------------------
-
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "gelu_new": "gelu_tanh"}
-
-
-def both_stacks(ours: str, theirs: str) -> Joint:
-    """A setting that Marian has once for the encoder and once for the decoder; ours is one for both."""
-    encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
-
-    def read(config: JsonMapping) -> JsonObject:
-        if config[encoder] != config[decoder]:
-            raise ValueError(
-                f"{encoder} {config[encoder]} and {decoder} {config[decoder]} differ; regard needs them equal"
-            )
-        return {ours: config[encoder]}
-
-    return Joint(read, lambda c: dict.fromkeys((encoder, decoder), getattr(c, ours)))
-
-
-def read_depth(theirs: JsonMapping) -> JsonObject:
-    """Our decoder_layers is 0 where encoder and decoder are equally deep."""
-    layers, decoder = theirs["encoder_layers"], theirs["decoder_layers"]
-    return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
-
-
-def write_depth(c: transformer.Config) -> JsonObject:
-    """Their keys of the numbers of layers."""
-    return {"encoder_layers": c.layers, "decoder_layers": c.decoder_layers or c.layers}
-
-
-def read_target_vocab(theirs: JsonMapping) -> JsonObject:
-    """The size of the target vocabulary from their config."""
-    shared = present(theirs, "share_encoder_decoder_embeddings", True)
-    return {"target_vocab": 0 if shared else theirs["decoder_vocab_size"]}
-
-
-def write_target_vocab(c: transformer.Config) -> JsonObject:
-    """Their keys of the vocabularies."""
-    return {
-        "decoder_vocab_size": c.target_vocab or c.vocab,
-        "share_encoder_decoder_embeddings": not c.target_vocab,
-    }
 
 
 def refuse_stretched_sinusoid(c: transformer.Config) -> str | None:
@@ -78,17 +57,22 @@ def refuse_stretched_sinusoid(c: transformer.Config) -> str | None:
     return "model.positions.layout=whisper (expected interleaved or halves)"
 
 
-WITHOUT = "regard reads Marian folders without it"
+WITHOUT, SHARED = "regard reads Marian folders without it", "share_encoder_decoder_embeddings"
 CONFIG = ConfigTable(
     (
+        one_class("MarianMTModel", required=False),
+        Only("is_encoder_decoder", True, "regard reads Marian models with encoder and decoder"),
         Only("normalize_before", False, WITHOUT, written=False),
         Only("normalize_embedding", False, WITHOUT, written=False),
         Only("add_final_layer_norm", False, WITHOUT, written=False),
         Field("vocab", "vocab_size"),
-        Joint(read_target_vocab, write_target_vocab),
+        Joint(
+            lambda theirs: {"target_vocab": 0 if present(theirs, SHARED, True) else theirs["decoder_vocab_size"]},
+            lambda c: {"decoder_vocab_size": c.target_vocab or c.vocab, SHARED: not c.target_vocab},
+        ),
         Field("width", "d_model"),
         both_stacks("heads", "attention_heads"),
-        Joint(read_depth, write_depth),
+        depth("encoder_layers", "decoder_layers"),
         both_stacks("inner", "ffn_dim"),
         Field("dropout", "dropout", 0.1),
         Fixed("prenorm", False, "expected false: Marian normalizes after each sublayer"),
@@ -108,11 +92,6 @@ CONFIG = ConfigTable(
         Fixed("norm.eps", 1e-5, "expected 1e-05"),
     )
 )
-
-
-def from_huggingface(theirs: JsonMapping) -> transformer.Config:
-    """Their config.json as our Config; ValueError names what regard cannot represent."""
-    return transformer.Config(size="marian", **CONFIG.read(theirs))
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -146,11 +125,48 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
     )
 
 
+def as_marian(model: nn.Module, c: transformer.Config) -> tuple[nn.Module, transformer.Config]:
+    """The same function as a model with Marian's sinusoid in halves and a bias on the output."""
+    state: dict[str, Tensor] = dict(model.state_dict())
+    if isinstance(c.positions, slots.Sinusoid) and c.positions.layout == "interleaved":
+        state = to_half_layout(state, c.width)
+    state.setdefault("head.bias", torch.zeros(len(state["head.weight"])))
+    c = c.model_copy(update={"positions": slots.Sinusoid(layout="halves"), "biased": True})
+    twin = transformer.Model(c)
+    twin.load_state_dict(state)
+    return twin.eval(), c
+
+
+def to_half_layout(state: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    """Permute the width: even positions first, then odd ones, so that an interleaved sinusoid becomes halves.
+
+    Every map that reads or writes the width is permuted with it, so the function stays the same.
+    """
+    order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
+
+    def permute(name: str, tensor: Tensor) -> Tensor:
+        if READS_WIDTH.fullmatch(name):
+            return tensor[:, order]
+        return tensor[order] if WRITES_WIDTH.fullmatch(name) else tensor
+
+    return {name: permute(name, tensor) for name, tensor in state.items()}
+
+
+def untied_tables(tensors: Tensors, predictor: "TranslatePredictor") -> Tensors:
+    """The tensors as `save_pretrained` would write them: a tied head once, and untied stacks with their own tables."""
+    c: transformer.Config = predictor.run.model
+    if c.tied:
+        return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+    tables = () if c.target_vocab else ("encoder", "decoder")  # transformers then ties nothing at all
+    return tensors | {f"model.{stack}.embed_tokens.weight": tensors["model.shared.weight"] for stack in tables}
+
+
 # --- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def tokenizers(path: Path, config: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
-    """Source and target tokenizer of a Marian folder."""
+def read_tokenizers(folder: Folder, generation: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
+    """ExportSource and target tokenizer of a Marian folder."""
+    path, config = folder.path, folder.theirs
     if not (path / "source.spm").is_file() and ("regard" in config or (path / TOKENIZER_FILE).is_file()):
         return _regard_tokenizers(path, config)
     if not (path / "vocab.json").is_file():
@@ -208,22 +224,21 @@ def _marian_tokenizers(
     )
 
 
-# --- folder ----------------------------------------------------------------------------------------------------------
+class MarianProcessors(TextPairProcessors):
+    """The processors of text pairs; config.json also has the number of positions."""
+
+    def write(self, predictor: "TranslatePredictor", draft: Path) -> JsonObject:
+        """Write the tokenizers; return the keys of config.json."""
+        unused = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "forced_eos_token_id": None}
+        return {**super().write(predictor, draft), **unused, "max_position_embeddings": max_positions(predictor.run)}
 
 
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "TranslatePredictor":
-    """The translation predictor of a Marian folder."""
-    from ...device import resolve_device
-    from ...tasks.translate.task import TranslatePredictor
-
-    ours = parse_config(path, config, from_huggingface)
-    model = load_weights(transformer.Model(ours), read_weights(path), names(ours), COMPUTED)
-    generation = read_generation_config(path, config)
-    check_control_ids(path, config, ours.vocab, keys=("pad_token_id", "eos_token_id"))  # of the source as well
-    check_control_ids(path, config, ours.target_vocab or ours.vocab)
-    source, target = tokenizers(path, config)
-    decode, filters = translate_decode(path, config, generation, target, ours.target_vocab or ours.vocab)
-    run: TranslateRun = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
-    for tokenizer, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
-        check_vocabulary(path, [tokenizer.size - 1], size)
-    return TranslatePredictor(run, model, source, target, resolve_device(run.device), filters)
+FORMAT: "HuggingFaceFormat[TranslatePredictor, Seq2SeqFolder]" = HuggingFaceFormat(
+    "a Marian folder",
+    "transformer",
+    {"marian": CONFIG},
+    WeightTable(names, lambda c: COMPUTED, write=untied_tables, twin=as_marian),
+    MarianProcessors(read_tokenizers),
+    seq2seq_export("marian"),
+    size="marian",
+)

@@ -3,23 +3,19 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from torch import Tensor, nn
 
-from ...config.run import Run
 from ...errors import UserError
 from ...families import detr
 from ...files import JsonMapping, JsonObject
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, present
-from .folder import parse_config, read_weights
-from .weight_names import WeightRule, add_prefixes, load_weights
-
-if TYPE_CHECKING:
-    from ...processors.base import Processor
+from .format import ExportSource, Folder, HuggingFaceFormat, PartOfModel, WeightTable
+from .weight_names import WeightRule, add_prefixes
 
 UNUSED = (r".*\.num_batches_tracked", r"classifier\..*")  # batch norms count steps; the head of a classifier
-START_SETTINGS = {"family", "channels", "stem", "stages", "depths", "strides", "bottleneck", "backbone_norm"}
+START_SETTINGS = frozenset({"family", "channels", "stem", "stages", "depths", "strides", "bottleneck", "backbone_norm"})
 CONVOLUTION = {"convolution": "convolution", "norm": "normalization"}
 TIMM: dict[str, Callable[[re.Match[str]], str]] = {  # patterns of timm's names, and the names of transformers
     r"conv1\.": lambda match: "embedder.embedder.convolution.",
@@ -99,34 +95,34 @@ def names(prefix: str) -> dict[str, str | WeightRule]:
 # --- ResNet folders --------------------------------------------------------------------------------------------------
 
 
-class Backbone:
-    """A trained backbone without a detector: what a run may start from."""
-
-    def __init__(self, c: detr.Config) -> None:
-        self.config, self.model = c, nn.ModuleDict({"backbone": detr.build_backbone(c)})
-        self.processors: Mapping[str, Processor] = {}
-
-    @property
-    def run(self) -> Run:
-        return Run(task="detect", model=self.config)
-
-
-def from_huggingface(theirs: JsonMapping) -> detr.Config:
-    """The Config of a detector with this backbone; all other settings have their defaults."""
-    return detr.Config.model_validate({"size": "huggingface", **CONFIG.read(theirs)})
-
-
-def load_start(path: Path, config: JsonMapping) -> Backbone:
-    """The backbone of a ResNet folder: ResNetModel, ResNetBackbone or ResNetForImageClassification."""
-    theirs = {name.removeprefix("resnet."): tensor for name, tensor in read_weights(path).items()}
-    backbone = Backbone(parse_config(path, config, from_huggingface))
-    load_weights(backbone.model, theirs, names(""), UNUSED)
-    return backbone
-
-
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> NoReturn:
+class NoPredictions:
     """A backbone gives no predictions: it is a start."""
-    raise UserError(
-        f"{path} holds a ResNet, a backbone that predicts nothing here; train a detector that starts from it: "
-        f"regard train detect start={path}"
-    )
+
+    def read(self, folder: Folder) -> NoReturn:
+        """Name the command that the folder is for."""
+        raise UserError(
+            f"{folder.root} holds a ResNet, a backbone that predicts nothing here; train a detector that starts from "
+            f"it: regard train detect start={folder.root}"
+        )
+
+    def load(self, folder: Folder, overrides: JsonMapping) -> NoReturn:
+        """Not reached: `read` refuses the folder."""
+        self.read(folder)
+
+    def write(self, predictor: ExportSource, draft: Path) -> JsonObject:
+        """Not reached: the format is only read."""
+        return {}
+
+
+FORMAT: HuggingFaceFormat[ExportSource, Folder] = HuggingFaceFormat(
+    "a ResNet folder",  # ResNetModel, ResNetBackbone or ResNetForImageClassification
+    "detr",
+    {"resnet": CONFIG},
+    WeightTable(
+        lambda c: names(""),
+        lambda c: UNUSED,
+        lambda tensors, theirs: {name.removeprefix("resnet."): tensors[name] for name in tensors},
+    ),
+    NoPredictions(),
+    part=PartOfModel("detect", START_SETTINGS, lambda c: nn.ModuleDict({"backbone": detr.build_backbone(c)})),
+)

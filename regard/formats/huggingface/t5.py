@@ -1,25 +1,21 @@
-"""Hugging Face T5 folders, of the first T5 and of 1.1: the tables of config.json and weight names, and their reader."""
+"""Hugging Face T5 folders, of the first T5 and of 1.1: the tables of config.json and weight names."""
 
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import t5
 from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from ...processors.text.tokenizers import TrainedTokenizer
-from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
-from .control_ids import check_control_ids, check_vocabulary
-from .folder import parse_config, read_weights
-from .generation import read_generation_config, translate_decode
+from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, depth, one_class, present
+from .control_ids import check_vocabulary
+from .format import Folder, HuggingFaceFormat, Tensors, WeightTable
+from .seq2seq import Seq2SeqFolder, TextPairProcessors, seq2seq_export
 from .vocabularies import load_t5_unigram
-from .weight_names import WeightRule, add_prefixes, any_of, load_weights
+from .weight_names import WeightRule, add_prefixes, any_of
 
 if TYPE_CHECKING:
-    from ...tasks.translate.settings import TranslateRun
     from ...tasks.translate.task import TranslatePredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
@@ -59,17 +55,6 @@ def scales_states(theirs: JsonMapping) -> bool:
     return bool(theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings") is not False))
 
 
-def read_depth(theirs: JsonMapping) -> JsonObject:
-    """Ours is 0 where encoder and decoder are equally deep."""
-    layers, decoder = theirs["num_layers"], present(theirs, "num_decoder_layers", 0)
-    return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
-
-
-def write_depth(c: t5.Config) -> JsonObject:
-    """Their keys of the numbers of layers."""
-    return {"num_layers": c.layers, "num_decoder_layers": c.decoder_layers or c.layers}
-
-
 def refuse_depth(c: t5.Config) -> str | None:
     """Why numbers of layers have no place in this format."""
     if c.decoder_layers <= c.layers:
@@ -80,6 +65,7 @@ def refuse_depth(c: t5.Config) -> str | None:
 
 CONFIG = ConfigTable(
     (
+        one_class("T5ForConditionalGeneration", required=False),
         Only("is_encoder_decoder", True, "regard reads T5 models with encoder and decoder"),
         Only("is_decoder", False, "regard reads T5 models with encoder and decoder", written=False),
         Field("vocab", "vocab_size"),
@@ -87,7 +73,7 @@ CONFIG = ConfigTable(
         Field("width", "d_model"),
         Field("heads", "num_heads"),
         Field("head_width", "d_kv"),
-        Joint(read_depth, write_depth),
+        depth("num_layers", "num_decoder_layers"),
         Limit(refuse_depth),
         Field("inner", "d_ff"),
         Field("dropout", "dropout_rate", 0.1),
@@ -110,18 +96,13 @@ CONFIG = ConfigTable(
 )
 
 
-def from_huggingface(theirs: JsonMapping) -> t5.Config:
-    """Our Config of a config.json; ValueError if refused."""
-    return t5.Config.model_validate(CONFIG.read(theirs) | {"size": "huggingface"})
-
-
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
 def names(c: t5.Config) -> dict[str, str | WeightRule]:
     """Our names to theirs. T5 numbers the parts of a layer: the feed-forward is 1 in an encoder and 2 in a decoder."""
     tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-    head = any_of(*tables, "lm_head.weight") if c.tied else any_of("lm_head.weight")
+    head = any_of(*tables, HEAD) if c.tied else any_of(HEAD)
     table: dict[str, str | WeightRule] = {"head.weight": head}
     table |= {f"{embedding}.weight": head if c.tied else any_of(*tables) for embedding in ("source", "target")}
     attention = _attention_names("attention", "layer.0", "SelfAttention")
@@ -150,63 +131,51 @@ def _feed_names(part: int, c: t5.Config) -> dict[str, str | WeightRule]:
     }
 
 
+HEAD = "lm_head.weight"
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # of some old files
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
+def with_untied_head(tensors: Tensors, theirs: JsonMapping) -> Tensors:
+    """The tensors with an untied head where ours is untied: in ours a tied head and scaled states go together.
 
-
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "TranslatePredictor":
-    """A predictor from text to text."""
-    from ...device import resolve_device
-    from ...tasks.translate.task import TranslatePredictor
-
-    ours, model = read(path, config)
-    generation = read_generation_config(path, config)
-    check_control_ids(path, config, ours.vocab)
-    text = read_tokenizer(path, generation, ours)
-    decode, filters = translate_decode(path, config, generation, text, ours.vocab)
-    run: TranslateRun = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
-    return TranslatePredictor(run, model, text, text, resolve_device(run.device), filters)
-
-
-def read(path: Path, config: JsonMapping) -> tuple[t5.Config, t5.Model]:
-    """Read a folder of this family."""
-    tensors = read_weights(path)
-    ours = parse_config(path, config, from_huggingface)
-    ours = ours.model_copy(update={"tied": tie_head(tensors, config)})
-    model = t5.Model(ours)
-    load_weights(model, tensors, names(ours), UNUSED)
-    return ours, model
-
-
-def tie_head(tensors: dict[str, Tensor], config: JsonMapping) -> bool:
-    """True if our model ties its head to the embeddings.
-
-    In ours a tied head and scaled states go together, in their files not always. Where they differ, an equivalent
-    untied head is put into `tensors`.
+    In their files they do not always: then an equivalent head is added.
     """
-    tied = config.get("tie_word_embeddings") is not False
-    scaled = scales_states(config)
+    tied, scaled = theirs.get("tie_word_embeddings") is not False, scales_states(theirs)
     shared = next((tensors[name] for name in ("shared.weight", "encoder.embed_tokens.weight") if name in tensors), None)
-    head = tensors.get("lm_head.weight", shared if tied else None)
+    head = tensors.get(HEAD, shared if tied else None)
     if shared is None or head is None:
-        return scaled  # loading reports the missing tensor
+        return tensors  # loading reports the missing tensor
     if scaled and head.equal(shared):
-        return True
-    tensors["lm_head.weight"] = head * config["d_model"] ** -0.5 if scaled else head
-    return False
+        return {name: tensor for name, tensor in tensors.items() if name != HEAD}
+    return tensors | {HEAD: head * theirs["d_model"] ** -0.5 if scaled else head}
 
 
-def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> TrainedTokenizer:
-    """The tokenizer of a folder."""
+def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str]) -> JsonObject:
+    """Whether the head is tied, as the tensors show."""
+    return {"tied": scales_states(theirs) and HEAD not in tensors} if tensors else {}
+
+
+def read_tokenizers(folder: Folder, generation: JsonMapping) -> tuple[TrainedTokenizer, TrainedTokenizer]:
+    """The tokenizer of a folder, of both sides."""
+    path, c = folder.path, folder.config
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():
         value = generation.get(key)
         if value is not None and number not in (value if isinstance(value, list) else [value]):
             raise UserError(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
-    if text.size > ours.vocab:
-        raise UserError(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")
-    check_vocabulary(path, text.backend.get_vocab().values(), ours.vocab)
-    return text
+    if text.size > c.vocab:
+        raise UserError(f"{path} has {text.size} tokens and its model {c.vocab}; they belong to two models")
+    check_vocabulary(path, text.backend.get_vocab().values(), c.vocab)
+    return text, text
+
+
+FORMAT: "HuggingFaceFormat[TranslatePredictor, Seq2SeqFolder]" = HuggingFaceFormat(
+    "a T5 folder",
+    "t5",
+    {"t5": CONFIG},
+    WeightTable(names, lambda c: UNUSED, with_untied_head),
+    TextPairProcessors(read_tokenizers),
+    seq2seq_export("t5"),
+    complete,
+)

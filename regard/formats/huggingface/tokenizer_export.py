@@ -2,61 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, processors
 
 from ...files import JsonObject, write_json
-from ...processors.text.external import MarianTokenizer
 from ...processors.text.tokenizers import END, SPECIALS, Tokenizer, TrainedTokenizer, byte_letters, byte_values
-from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
 
-if TYPE_CHECKING:
-    from ...tasks.translate.task import TranslatePredictor
+TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
 
 
-def write_tokenizers(predictor: "TranslatePredictor", draft: Path) -> dict[str, TrainedTokenizer]:
-    """Write one tokenizer.json, or one for source and one for target; return the tokenizers by file name."""
-    tokenizers: JsonObject = {TOKENIZER_FILE: predictor.source}
-    if predictor.target is not predictor.source:
-        tokenizers[TARGET_TOKENIZER_FILE] = predictor.target
-    for name, tokenizer in tokenizers.items():
-        (draft / name).parent.mkdir(exist_ok=True)
-        (draft / name).write_text(portable_tokenizer(tokenizer).to_str(pretty=True) + "\n", encoding="utf-8")
-    return tokenizers
-
-
-def write_tokenizer_files(predictor: "TranslatePredictor", draft: Path, max_length: int) -> None:
-    """Write the tokenizers, each with its tokenizer_config.json."""
-    if isinstance(predictor.source, MarianTokenizer):
-        assert isinstance(predictor.target, MarianTokenizer)
-        write_marian_tokenizer(predictor.source, predictor.target, draft, max_length)
-        return
-    for name, tokenizer in write_tokenizers(predictor, draft).items():
-        write_json((draft / name).parent / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
-
-
-def write_marian_tokenizer(source: MarianTokenizer, target: MarianTokenizer, draft: Path, max_length: int) -> None:
-    """The files of a Marian folder that a run started from: two sentencepiece models with one vocabulary, or two."""
-    for name, tokenizer in (("source.spm", source), ("target.spm", target)):
-        (draft / name).write_bytes(tokenizer.encoder.serialized_model_proto())
-    write_json(draft / "vocab.json", source.vocab)
-    separate = source.vocab != target.vocab
-    if separate:
-        write_json(draft / "target_vocab.json", target.vocab)
-    settings: JsonObject = {
-        "tokenizer_class": "MarianTokenizer",
-        "separate_vocabs": separate,
-        "model_max_length": max_length,
-        "clean_up_tokenization_spaces": False,
-    }
+def write_tokenizer_json(draft: Path, backend: Backend, settings: JsonObject) -> None:
+    """Write tokenizer.json and tokenizer_config.json."""
+    draft.mkdir(exist_ok=True)
+    (draft / TOKENIZER_FILE).write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     write_json(draft / "tokenizer_config.json", settings)
-
-
-def has_target_folder(predictor: "TranslatePredictor") -> bool:
-    """True if the target has a tokenizer of its own in `target/`; both sides of Marian are one tokenizer."""
-    return predictor.target is not predictor.source and not isinstance(predictor.source, MarianTokenizer)
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> JsonObject:

@@ -1,31 +1,38 @@
-"""Hugging Face ViT folders: the tables of config.json, weight names and preprocessor_config.json; reader and writer."""
+"""Hugging Face ViT folders: the tables of config.json, weight names and preprocessor_config.json."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save
+from torch import Tensor
 
 from ...families import vit
-from ...files import JsonMapping, read_json, read_optional_json, write_json
+from ...files import JsonMapping, JsonObject
 from ...parts import Inputs
 from ...processors.image.processor import ImageProcessor
 from ..model_card import image_usage
-from ..parity import check_close, quiet
-from .bert import ACTIVATIONS, label_names, read_head
-from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
-from .folder import parse_config, read_weights
-from .image_settings import PROCESSOR, read_image_settings, write_image_settings
-from .weight_names import WeightRule, add_prefixes, export_weights, load_weights
+from .config_table import (
+    ACTIVATIONS,
+    ConfigTable,
+    Field,
+    Fixed,
+    Joint,
+    Only,
+    choice,
+    present,
+    read_class,
+    require_class,
+)
+from .format import Export, HuggingFaceFormat, TensorSample, WeightTable
+from .images import VIT, ImageFolder, ImageProcessors, class_default
+from .labels import label_names
+from .weight_names import WeightRule, add_prefixes
 
 if TYPE_CHECKING:
     from ...tasks.classify_image.task import ClassifyImagePredictor
 
 ARCHITECTURES = {"ViTModel": "none", "ViTForImageClassification": "class"}
+CLASSES = {head: name for name, head in ARCHITECTURES.items()}
 LAYER = {
     "attention.query": "attention.attention.query",
     "attention.key": "attention.attention.key",
@@ -38,17 +45,58 @@ LAYER = {
 }
 
 
-def architecture(c: vit.Config) -> str:
-    """The class of transformers for a model."""
-    return next(name for name, head in ARCHITECTURES.items() if head == c.head)
+def square(key: str) -> Callable[[int | list[int]], int]:
+    """A reader of a side, which may be given twice, as height and width."""
+
+    def read(value: int | list[int]) -> int:
+        sides = set(value) if isinstance(value, list) else {value}
+        if len(sides) > 1:
+            raise ValueError(f"{key} is {value}; regard reads models of squares")
+        return sides.pop()
+
+    return read
 
 
+def read_partial(theirs: JsonMapping, image: int = 224, patch: int = 16) -> JsonObject:
+    """What becomes of images that are not whole patches: the convolution of transformers drops the rest."""
+    sides = square("image_size")(theirs.get("image_size", image)), square("patch_size")(theirs.get("patch_size", patch))
+    return {"partial_patches": "drop" if sides[0] % sides[1] else "pad"}
+
+
+def read_pooler(theirs: JsonMapping) -> JsonObject:
+    """Refuse a pooler that regard's ViT does not have."""
+    if read_class(theirs, ARCHITECTURES) != "none":
+        return {}
+    for key, expected in (("pooler_act", "tanh"), ("pooler_output_size", theirs.get("hidden_size", 768))):
+        if (value := present(theirs, key, expected)) != expected:
+            raise ValueError(f"{key} is {value!r}; expected {expected!r}")
+    return {}
+
+
+def read_problem(theirs: JsonMapping) -> JsonObject:
+    """Refuse heads that do not choose one label."""
+    if read_class(theirs, ARCHITECTURES) != "class":
+        return {}
+    problem, count = theirs.get("problem_type"), len(label_names(theirs))
+    if problem not in (None, "single_label_classification"):
+        raise ValueError(f"problem_type is {problem!r}; regard reads image classifiers of one label for an image")
+    if count == 1:
+        raise ValueError("id2label has one label (num_labels), which is regression; regard reads image classifiers")
+    return {}
+
+
+PARTIAL_PATCHES = Joint(read_partial, lambda c: {})
 CONFIG = ConfigTable(
     (
-        Joint(lambda theirs: read_head(theirs, ARCHITECTURES), lambda c: {"architectures": [architecture(c)]}),
+        Joint(
+            lambda theirs: {"head": read_class(theirs, ARCHITECTURES)}, lambda c: {"architectures": [CLASSES[c.head]]}
+        ),
+        Joint(read_pooler, lambda c: {}),
+        PARTIAL_PATCHES,
+        Joint(read_problem, lambda c: {}),
         Only("qkv_bias", True, "regard's attention has biases"),
-        Field("image", "image_size", 224),
-        Field("patch", "patch_size", 16),
+        Field("image", "image_size", 224, square("image_size")),
+        Field("patch", "patch_size", 16, square("patch_size")),
         Field("channels", "num_channels", 3),
         Fixed("stem", (), "expected none"),
         Field("width", "hidden_size", 768),
@@ -71,13 +119,6 @@ CONFIG = ConfigTable(
 )
 
 
-def usage(predictor: "ClassifyImagePredictor") -> str:
-    """The usage example of the model card."""
-    c: vit.Config = predictor.run.model
-    label = "print(model.config.id2label[int(outputs.logits.argmax())])"
-    return image_usage(architecture(c), label if c.head == "class" else "print(outputs.last_hidden_state)")
-
-
 def names(c: vit.Config) -> dict[str, str | WeightRule]:
     """Our tensors to theirs."""
     base = "vit." if c.head == "class" else ""
@@ -95,94 +136,50 @@ def names(c: vit.Config) -> dict[str, str | WeightRule]:
     return table
 
 
-def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> vit.Config:
-    """Our Config of their config.json; the tensors tell whether there is a pooler."""
-    settings = CONFIG.read(theirs)
-    settings["pooled"] = any(name.endswith("pooler.dense.weight") for name in tensors)
-    settings["labels"] = len(label_names(theirs)) if settings["head"] == "class" else 0
-    return vit.Config.model_validate(settings)
+def complete(settings: JsonMapping, theirs: JsonMapping, tensors: Collection[str]) -> JsonObject:
+    """The number of labels, and whether the tensors have a pooler."""
+    require_class(theirs, tensors, ARCHITECTURES, ("classifier.",))
+    labels = len(label_names(theirs)) if settings["head"] == "class" else 0
+    return {"labels": labels, "pooled": any(name.endswith("pooler.dense.weight") for name in tensors)}
 
 
-def read_processor(theirs: JsonMapping, c: vit.Config) -> ImageProcessor:
-    """Our processor of their preprocessor_config.json; without one, the image is resized to the model's square."""
-    return read_image_settings(
-        theirs, ImageProcessor(resize=(c.image, c.image), crop=0, resample="bilinear", patch=c.patch)
-    )
+def default_image(c: vit.Config) -> ImageProcessor:
+    """The processor of a folder that has none: the image is resized to the model's square."""
+    return class_default(VIT, ImageProcessor(patch=c.patch), c.channels, size=c.image)
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class VitFolder:
-    """The contents of a ViT folder."""
-
-    config: vit.Config
-    model: vit.Model
-    image: ImageProcessor
-    labels: tuple[str, ...]
-
-
-def read(path: Path, config: JsonMapping) -> VitFolder:
-    """Read a folder of this family."""
-    tensors = read_weights(path)
-    ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
-    model = load_weights(vit.Model(ours), tensors, names(ours))
-    about = read_optional_json(path / PROCESSOR)
-    image = parse_config(path, about, lambda theirs: read_processor(theirs, ours), PROCESSOR)
-    return VitFolder(ours, model, image, tuple(label_names(config)) if ours.labels else ())
-
-
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ClassifyImagePredictor":
-    """The predictor of a folder."""
-    predictor: ClassifyImagePredictor = import_module("regard.tasks.classify_image.task").from_folder(
-        read(path, config), overrides
-    )
-    return predictor
-
-
-unsupported = CONFIG.unsupported
-
-
-def write(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> None:
-    """Write everything in the folder except its README."""
-    c: vit.Config = predictor.run.model
-    draft.mkdir()
-    labels = list(predictor.labels) if c.head == "class" else []
-    maps = {
-        "id2label": {str(number): name for number, name in enumerate(labels)},
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
-    config = {"model_type": "vit", **CONFIG.write(c), "dtype": "float32", **(maps if labels else {})}
-    write_json(draft / "config.json", config)
-    theirs = {
-        name: tensor.detach().clone().contiguous()
-        for name, tensor in export_weights(predictor.module, names(c)).items()
-    }
-    (draft / "model.safetensors").write_bytes(save(theirs, {"format": "pt"}))
-    write_json(draft / PROCESSOR, write_image_settings(predictor.image))
-
-
-def check(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> str:
-    """Compare the folder, as transformers and regard read it, with the run on random images."""
+def sample(predictor: "ClassifyImagePredictor") -> TensorSample:
+    """Random images, and the logits of the labels or the states."""
     c: vit.Config = predictor.run.model
     pixels = torch.rand(2, c.channels, c.image, c.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    model: Any = predictor.model
 
-    def outputs(module: Any) -> torch.Tensor:
-        encoded = module.encode(Inputs("pixels", pixels))
-        states: torch.Tensor = module.label_logits(encoded) if c.head == "class" else encoded.states
+    def outputs(model: Any) -> Tensor:
+        encoded = model.encode(Inputs("pixels", pixels))
+        states: Tensor = model.label_logits(encoded) if c.head == "class" else encoded.states
         return states
 
-    with torch.no_grad():
-        expected = outputs(model.float().cpu())
-        folder_outputs = outputs(read(draft, read_json(draft / "config.json")).model)
-        check_close("outputs of the folder as regard reads it", folder_outputs, expected)
-        if find_spec("transformers") is None:
-            return "equal when read again; not compared with transformers, which is not installed"
-        hf: Any = import_module("transformers")
-        with quiet(hf):
-            output = getattr(hf, architecture(c)).from_pretrained(draft).eval()(pixels)
-        theirs = output.logits if c.head == "class" else output.last_hidden_state
-        difference = check_close("outputs of transformers", theirs, expected)
-    return f"equal when read again; transformers differs by {difference:.1g} of the largest output"
+    def their_outputs(model: Any) -> Tensor:
+        states: Tensor = model(pixels)["logits" if c.head == "class" else "last_hidden_state"]
+        return states
+
+    return TensorSample(predictor.module, outputs, their_outputs)
+
+
+def usage(predictor: "ClassifyImagePredictor") -> str:
+    """The usage example of the model card."""
+    c: vit.Config = predictor.run.model
+    label = "print(model.config.id2label[int(outputs.logits.argmax())])"
+    last = label if c.head == "class" else "print(outputs.last_hidden_state)"
+    return image_usage(CLASSES[c.head], last, predictor.image.mode)
+
+
+FORMAT: "HuggingFaceFormat[ClassifyImagePredictor, ImageFolder]" = HuggingFaceFormat(
+    "a ViT folder",
+    "vit",
+    {"vit": CONFIG},
+    WeightTable(names),
+    ImageProcessors("classify_image", default_image, label_names),
+    Export(lambda c: "vit", sample, usage, lambda c: "image-classification"),
+    complete,
+    size="",
+)

@@ -11,7 +11,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ...errors import UserError
-from ...files import JsonObject, read_json, read_optional_json
+from ...files import JsonMapping, JsonObject, read_json, read_optional_json
 from ...processors.text.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer, sentinel
 from .. import sentencepiece_proto
 
@@ -94,6 +94,16 @@ def read_tokenizer_json(path: Path) -> JsonObject:
     return content
 
 
+def _check_class(path: Path, settings: JsonMapping, classes: tuple[str, ...]) -> bool:
+    """True if the class of a tokenizer takes everything from tokenizer.json; others than `classes` are refused."""
+    name, known = settings.get("tokenizer_class") or classes[0], (*classes, *COMPLETE_CLASSES)
+    if name not in known:
+        raise UserError(f"{path} has a {name} (tokenizer_class); regard reads {', '.join(known)}")
+    if name in COMPLETE_CLASSES and not (path / "tokenizer.json").is_file():
+        raise UserError(f"{path} has no tokenizer.json, which a {name} needs; fetch the folder again")
+    return name in COMPLETE_CLASSES
+
+
 # --- BERT's WordPiece ------------------------------------------------------------------------------------------------
 
 
@@ -103,25 +113,20 @@ def load_wordpiece(path: Path) -> TrainedTokenizer:
     tokenizer_config.json decides how, over tokenizer.json, unless its class takes everything from tokenizer.json.
     """
     settings = tokenizer_settings(path)
-    tokenizer_class = settings.get("tokenizer_class") or "BertTokenizer"
-    if tokenizer_class not in (*WORDPIECE_CLASSES, *COMPLETE_CLASSES):
-        raise UserError(
-            f"{path} has a {tokenizer_class} (tokenizer_class); regard reads "
-            f"{', '.join((*WORDPIECE_CLASSES, *COMPLETE_CLASSES))}"
-        )
+    complete = _check_class(path, settings, WORDPIECE_CLASSES)
     file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
-    if file is None or (tokenizer_class in COMPLETE_CLASSES and file.name != "tokenizer.json"):
-        required = "tokenizer.json" if tokenizer_class in COMPLETE_CLASSES else "vocab.txt"
-        raise UserError(f"{path} has no {required}; a BERT folder needs its tokenizer")
+    if file is None:
+        raise UserError(f"{path} has no vocab.txt; a BERT folder needs its tokenizer")
     from_list = file.name == "vocab.txt"
     content: JsonObject = (
         {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if from_list else read_tokenizer_json(path)
     )
     roles = {name: settings.get(key) or f"[{key[:-6].upper()}]" for name, key in CONTROL_ROLES.items()}
-    if tokenizer_class in COMPLETE_CLASSES:
+    if complete:
         return adopt_tokenizer(file, content, roles)
     if content["model"].get("type", "WordPiece") != "WordPiece":
-        raise UserError(f"{file} is of type {content['model']['type']}; a {tokenizer_class} has WordPiece")
+        name = settings.get("tokenizer_class") or WORDPIECE_CLASSES[0]
+        raise UserError(f"{file} is of type {content['model']['type']}; a {name} has WordPiece")
     backend = Backend(models.WordPiece(content["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
     backend.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -146,30 +151,34 @@ BYTE_BPE_CLASSES = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerToken
 
 
 def load_byte_bpe(path: Path) -> TrainedTokenizer:
-    """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
+    """The tokenizer of RoBERTa and its relatives: tokenizer.json, or vocab.json and merges.txt."""
     settings = tokenizer_settings(path)
-    tokenizer_class = settings.get("tokenizer_class") or BYTE_BPE_CLASSES[0]
-    if tokenizer_class not in (*BYTE_BPE_CLASSES, *COMPLETE_CLASSES):
-        raise UserError(
-            f"{path} has a {tokenizer_class} (tokenizer_class); regard reads "
-            f"{', '.join((*BYTE_BPE_CLASSES, *COMPLETE_CLASSES))}"
-        )
+    _check_class(path, settings, BYTE_BPE_CLASSES)
     defaults = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
     roles = {name: settings.get(key) or defaults.get(name, "<mask>") for name, key in CONTROL_ROLES.items()}
     if (path / "tokenizer.json").is_file():
         return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
+    backend = byte_level_bpe(path, settings.get("add_prefix_space", False))
+    return adopt_tokenizer(path / "vocab.json", json.loads(backend.to_str()), roles)
+
+
+def byte_level_bpe(path: Path, add_prefix_space: bool = False) -> Backend:
+    """The tokenizer of vocab.json and merges.txt, as in GPT-2."""
     vocab, merges = path / "vocab.json", path / "merges.txt"
-    if tokenizer_class in COMPLETE_CLASSES or not (vocab.is_file() and merges.is_file()):
-        raise UserError(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
+    if not (vocab.is_file() and merges.is_file()):
+        raise UserError(
+            f"{path} has neither tokenizer.json nor vocab.json and merges.txt; write them with transformers: "
+            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        )
     try:
         backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
     except Exception as error:  # the library raises nothing more specific
         raise UserError(
-            f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch them again"
+            f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch the folder again"
         ) from error
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
-    return adopt_tokenizer(vocab, json.loads(backend.to_str()), roles)
+    return backend
 
 
 # --- T5's unigram model ----------------------------------------------------------------------------------------------

@@ -23,17 +23,14 @@ class WeightRule:
     part: int = 0  # index among `parts` tensors of ours that are fused in one of theirs
     parts: int = 1
     row: bool = False  # their (1, n) is our (n)
-    skip: int = 0  # unused rows at the top of theirs
 
     def read(self, theirs: Tensor) -> Tensor:
         """Our tensor from theirs."""
-        theirs = theirs[self.skip :]
         theirs = theirs.flatten() if self.row else theirs.chunk(self.parts, -1)[self.part]
         return theirs.t() if self.transposed else theirs  # a bias has one dimension and stays as it is
 
     def write(self, ours: Tensor) -> Tensor:
         """Their tensor, or its fused part, from ours."""
-        ours = torch.cat([ours.new_zeros(self.skip, *ours.shape[1:]), ours]) if self.skip else ours
         return ours[None] if self.row else ours.t() if self.transposed else ours
 
 
@@ -48,11 +45,6 @@ def any_of(*names: str) -> WeightRule:
 def as_row(name: str) -> WeightRule:
     """A vector that they store as a matrix of one row."""
     return WeightRule((name,), row=True)
-
-
-def skip_rows(name: str, rows: int) -> WeightRule:
-    """A position table whose first rows are unused: RoBERTa and related models count from behind the padding."""
-    return WeightRule((name,), skip=rows)
 
 
 def transposed(name: str, part: int = 0, parts: int = 1) -> WeightRule:

@@ -6,6 +6,7 @@ const VIEWS = {
   lines: {key: "l", title: () => "Lines", draw: linesView},
   from: {key: "w", title: fromTitle, draw: fromView},
   alignment: {key: "a", title: () => "Alignment", draw: alignmentView},
+  decision: {key: "n", title: () => "N-grams", draw: decisionView},
   rollout: {key: "r", title: () => "Rollout", draw: rolloutView},
 };
 const HELP = [
@@ -162,7 +163,7 @@ function start() {
   $("text").textContent = plainText().slice(0, 300);
   const textual = mapsOf("cross").length && axisOf(mapsOf("cross")[0], "queries").textual;
   for (const [name, view] of Object.entries(VIEWS)) {
-    if (name === "alignment" && !textual) continue;
+    if ((name === "alignment" && !textual) || (name === "decision" && !DATA.decision)) continue;
     $("tabs").append(make("button", {role: "tab", "data-view": name, title: `${view.title()} (${view.key})`, onclick: () => show(name)}, view.title()));
   }
   const kinds = kindsShown();
@@ -178,8 +179,9 @@ function start() {
   const first = DATA.first;
   state.kind = first.kind && kinds.includes(first.kind) ? first.kind : kinds.includes("cross") ? "cross" : kinds[0];
   const maps = mapsOf(state.kind);
-  state.layer = Number.isInteger(first.layer) ? first.layer : maps[state.kind === "cross" ? Math.max(maps.length - 2, 0) : maps.length >> 1].layer;
-  state.head = Number.isInteger(first.head) ? first.head : 0;
+  const begin = state.kind === "cross" ? first.cross : {layer: maps[maps.length >> 1].layer};
+  state.layer = Number.isInteger(first.layer) ? first.layer : begin.layer;
+  state.head = Number.isInteger(first.head) ? first.head : Number.isInteger(first.layer) ? 0 : begin.head || 0;
   const pictured = !axisOf(maps[0], "keys").textual, single = maps.length * maps[0].heads < 5;
   state.view = Number.isInteger(first.layer) || Number.isInteger(first.head) ? "matrix" : pictured ? "from" : single ? "matrix" : "grid";
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);

@@ -316,6 +316,28 @@ function turned() {
   return map.queries === map.keys ? state.query : null;
 }
 
+// --- n-grams beside the encoder of a classifier ----------------------------------------------------------------------
+
+function decisionView(map) {
+  const found = DATA.decision;
+  if (!found) return message("No n-grams here", "Only a classifier may have n-grams beside its encoder.");
+  const signed = found.contributions.map((row) => row[0]), values = Float32Array.from(signed, (value) => Math.max(value, 0));
+  const high = Math.max(...values, 1e-9), axis = axisOf(map, "keys"), label = found.labels[0];
+  const describe = (i) => ({text: `${axis.labels[i]} → ${label}`, value: signed[i]});
+  const tokens = make("div", {class: "panel"}, make("h2", {}, `n-grams for ${label}, by ${axis.name}`),
+    make("p", {class: "hint decision"}, found.summary), drawAxis(axis, {values, high, chosen: null, onpick: null, describe}),
+    make("p", {class: "hint"}, "Attention shows the encoder alone. The values here are exact: those of all tokens and a constant sum to the logit of the n-grams."));
+  const lists = found.labels.map((name, i) => {
+    const list = make("ol", {class: "top"}), most = Math.max(...found.top[i].map((each) => each.value), 1e-9);
+    for (const each of found.top[i]) {
+      list.append(make("li", {title: each.kind}, make("span", {class: "name"}, visible(each.text)), make("span", {class: "value"}, number(each.value)),
+        make("span", {class: "bar"}, make("i", {style: `width:${(100 * each.value / most).toFixed(1)}%`}))));
+    }
+    return make("div", {class: "panel"}, make("h2", {}, `${name}: encoder ${found.encoder[i].toFixed(2)}, n-grams ${found.ngrams[i].toFixed(2)}`), list);
+  });
+  return make("div", {class: "from"}, make("div", {class: "axes"}, tokens, ...lists.slice(1)), lists[0]);
+}
+
 // --- alignment -------------------------------------------------------------------------------------------------------
 
 async function alignmentView() {

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,28 @@ from torch.nn import functional as F
 from ..inputs import Inputs
 from ..positions import GridPositions
 
+PartialPatches: TypeAlias = Literal["pad", "drop"]
+
 
 class PatchEmbedding(nn.Module):
     """A vector for every square patch, row by row: (batch, channels, height, width) -> (batch, width, rows, columns).
 
-    An image whose sides are not whole patches gets a black border at the right and the bottom. `stem` has the channels
-    of convolutions before the linear map, each of which halves the sides (2106.14881).
+    An image whose sides are not whole patches gets a black border at the right and the bottom, or loses its partial
+    patches (`drop`). `stem` has the channels of convolutions before the linear map, each of which halves the sides
+    (2106.14881).
     """
 
-    def __init__(self, channels: int, width: int, patch: int, bias: bool = True, stem: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        patch: int,
+        bias: bool = True,
+        stem: Sequence[int] = (),
+        partial: PartialPatches = "pad",
+    ) -> None:
         super().__init__()
+        self.drop = partial == "drop"
         self.patch, sizes, rest = patch, (channels, *stem), patch >> len(stem)
         self.stem = nn.ModuleList(nn.Conv2d(one, other, 3, 2, padding=1) for one, other in pairwise(sizes))
         self.project = nn.Conv2d(sizes[-1], width, rest, rest, bias=bias)
@@ -35,6 +48,9 @@ class PatchEmbedding(nn.Module):
     def forward(self, pixels: Tensor, valid: Tensor | None = None) -> Tensor:
         """`valid` (batch, height, width) are the pixels of the images; only a stem needs to know them."""
         pixels = pixels.to(self.project.weight.dtype)
+        if self.drop:
+            height, width = (side // self.patch * self.patch for side in pixels.shape[2:])
+            pixels, valid = pixels[..., :height, :width], None if valid is None else valid[..., :height, :width]
         right, bottom = (-pixels.size(side) % self.patch for side in (3, 2))
         if right or bottom:
             if self.stem and valid is None:
@@ -56,19 +72,24 @@ class PatchEmbedding(nn.Module):
         return x
 
     def valid(self, pixels: Tensor | None) -> Tensor | None:
-        """The patches (batch, rows, columns) with a valid pixel."""
+        """The patches (batch, rows, columns) with a valid pixel; with `drop`, those whose pixels are all valid."""
         if pixels is None:
             return None
+        if self.drop:
+            return F.max_pool2d((~pixels).float(), self.patch, self.patch) == 0
         return F.max_pool2d(pixels.float(), self.patch, self.patch, ceil_mode=True) > 0
 
     def patch_grid(self, height: int, width: int) -> tuple[int, int]:
         """The rows and columns of patches of an image."""
-        return -(-height // self.patch), -(-width // self.patch)
+        extra = 0 if self.drop else self.patch - 1
+        return (height + extra) // self.patch, (width + extra) // self.patch
 
 
-def check_patches(image: int, patch: int, stem: Sequence[int], key: str) -> None:
+def check_patches(image: int, patch: int, stem: Sequence[int], partial: PartialPatches, key: str) -> None:
     """ValueError if patches do not fill a square image, whose side is the setting `key`, or convolutions a patch."""
-    if image % patch:
+    if partial == "drop" and image < patch:
+        raise ValueError(f"images of {image} pixels have no patch of {patch} ({key})")
+    if image % patch and partial == "pad":
         near = [image // patch * patch, -(-image // patch) * patch]
         raise ValueError(
             f"images of {image} pixels do not divide into patches of {patch}; use "

@@ -32,7 +32,8 @@ def resize(image: PilImage, height: int, width: int, resample: str) -> PilImage:
     """
     from PIL import Image
 
-    if resample not in ("bilinear", "bicubic") or min(*image.size, width, height) < SMALL:
+    small = min(*image.size, width, height) < SMALL
+    if resample not in ("bilinear", "bicubic") or small or image.mode != "RGB":
         return image.resize((width, height), Image.Resampling[resample.upper()])
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     resized = interpolate(pixels, (height, width), mode=resample, antialias=True)[0]
@@ -127,7 +128,8 @@ NAMES = tuple(OPERATIONS)
 
 
 def rand_augment(image: PilImage, count: int, strength: float, rng: Rng) -> PilImage:
-    """`count` random operations of this strength (0…1), each with a random sign."""
+    """`count` random operations of this strength (0…1), each with a random sign; an RGB image."""
+    image = image.convert("RGB")
     for number in rng.integers(len(NAMES), size=count).tolist():
         sign = 1 if rng.random() < 0.5 else -1
         image = OPERATIONS[NAMES[number]](image, sign * strength)

@@ -63,7 +63,8 @@ class BoxWindow:
         shape = max(place[2] - place[0], 1), max(place[3] - place[1], 1)
         part = image.resize(shape, RESAMPLING[self.image.resample], inner)
         if shape != (width, height):
-            canvas = Image.new("RGB", (width, height), tuple(round(255 * channel) for channel in self.image.mean))
+            color = tuple(round(255 * channel) for channel in self.image.mean)
+            canvas, part = Image.new(self.image.mode, (width, height), color), part.convert(self.image.mode)
             canvas.paste(part, (place[0], place[1]))
             part = canvas
         part = ImageOps.mirror(part) if across else part

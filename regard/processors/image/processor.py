@@ -19,7 +19,8 @@ from .read import RawImage, image_name, open_image
 if TYPE_CHECKING:
     from PIL import Image
 
-Triple: TypeAlias = tuple[float, float, float]
+Channels: TypeAlias = tuple[float, ...]  # a number for each channel
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 ASPECTS = 3 / 4, 4 / 3  # of random crops
 MAX_ASPECT = 100  # aspect ratio of images whose shorter side is resized: the longer side must fit into memory
@@ -29,17 +30,18 @@ TRIES = 10  # random crops; if none fits, the middle of the image is used
 
 @dataclass(frozen=True)
 class ImageProcessor(SavedSettings):
-    """RGB pixels (3, height, width), resized, cropped, and normalized by the mean and deviation of each channel.
+    """Pixels (channels, height, width), resized, cropped, and normalized by the mean and deviation of each channel.
 
+    Images are RGB, or gray with one mean, or RGBA with four.
     Training resizes a random crop with an area share within `scale`, and mirrors it half of the time if `flip`. Tasks
     with boxes set scale to (1, 1), and flip image and boxes together.
     """
 
-    resize: int | tuple[int, int] = 224  # the shorter side; two numbers: height and width
+    resize: int | tuple[int, int] = 224  # the shorter side; two numbers: height and width; 0: images keep their size
     crop: int = 224  # the side of the center crop; 0: the whole image
     resample: Literal["nearest", "lanczos", "bilinear", "bicubic"] = "bicubic"
-    mean: Triple = (0.5, 0.5, 0.5)
-    std: Triple = (0.5, 0.5, 0.5)
+    mean: Channels = (0.5, 0.5, 0.5)
+    std: Channels = (0.5, 0.5, 0.5)
     patch: int = 16  # the side of a patch: the cost counts patches, batches are padded to whole patches
     scale: tuple[float, float] = (0.08, 1.0)
     flip: bool = True
@@ -48,20 +50,24 @@ class ImageProcessor(SavedSettings):
     strength: float = 0.3
     erase: float = 0.0  # how often a random rectangle is erased
     max_size: int = 0  # limit of the longer side if the shorter one is resized; 0: none
+    pad: tuple[int, int] = (0, 0)  # height and width that a batch has at least
+    background: str = "none"  # the color of transparent parts, as in `open_image`
     kind: ClassVar[str] = "image"
     file: ClassVar[str] = "image.json"
 
     def __post_init__(self) -> None:
         sides = (self.resize,) if isinstance(self.resize, int) else self.resize
-        if len(sides) > 2 or min(*sides, self.patch, 1) < 1 or self.crop < 0:
+        least = 0 if len(sides) == 1 else 1
+        if len(sides) > 2 or min(sides) < least or self.patch < 1 or self.crop < 0:
             raise UserError(
                 f"images of resize={self.resize}, crop={self.crop}, patch={self.patch} are not possible; expected "
                 "positive numbers of pixels"
             )
         if self.resample not in RESAMPLING:
             raise UserError(f"resample is {self.resample!r}; expected one of {', '.join(RESAMPLING)}")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise UserError(f"mean is {self.mean} and std {self.std}; expected three numbers each, std above 0")
+        if len(self.mean) not in MODES or len(self.std) != len(self.mean) or min(self.std) <= 0:
+            expected = "expected three numbers each, or one for gray images and four for RGBA, std above 0"
+            raise UserError(f"mean is {self.mean} and std {self.std}; {expected}")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise UserError(f"scale is {self.scale}; expected two shares of an image, 0 < from ≤ to ≤ 1")
 
@@ -76,9 +82,11 @@ class ImageProcessor(SavedSettings):
 
     def encode_bytes(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """The pixels as bytes, without normalization and erasing. The device normalizes their batches."""
-        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough), raw)
+        opened = open_image(raw, 0 if rng is None else self._enough, self.background)
+        whole = self._limit_aspect(opened if opened.mode == self.mode else opened.convert(self.mode), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
-        return np.asarray(image).transpose(2, 0, 1)
+        pixels = np.asarray(image)
+        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
     def encode_all(self, images: Sequence[RawImage]) -> list[Array]:
         """The images in order. Several threads read files: decoding releases the GIL."""
@@ -93,6 +101,11 @@ class ImageProcessor(SavedSettings):
         """True if training changes images, so that they must be encoded again."""
         return self.scale != (1, 1) or bool(self.flip or self.color or self.randaugment or self.erase)
 
+    @staticmethod
+    def is_uniform(encoded: Array) -> bool:
+        """True for pixels of one color."""
+        return bool((encoded == encoded[:, :1, :1]).all())
+
     def cost(self, encoded: Array) -> int:
         return self._patches(encoded.shape[1:])
 
@@ -101,6 +114,11 @@ class ImageProcessor(SavedSettings):
         """The cost of every image; None if it depends on the image."""
         sides = (self.crop, self.crop) if self.crop else self.resize
         return None if isinstance(sides, int) else self._patches(sides)
+
+    @property
+    def mode(self) -> str:
+        """Pillow's mode of the images."""
+        return MODES[len(self.mean)]
 
     def cost_of_size(self, width: int, height: int) -> int:
         """The cost of an image of this size, as its header has it."""
@@ -112,7 +130,7 @@ class ImageProcessor(SavedSettings):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
         height, width = (
-            -(-max(pixels.shape[axis] for pixels in encoded) // self.patch) * self.patch for axis in (1, 2)
+            max(least, *(pixels.shape[1 + axis] for pixels in encoded)) for axis, least in enumerate(self.pad)
         )
         equal, in_bytes = all(pixels.shape[1:] == (height, width) for pixels in encoded), encoded[0].dtype == np.uint8
         if equal and in_bytes:
@@ -121,7 +139,8 @@ class ImageProcessor(SavedSettings):
         if equal:
             return Inputs("pixels", torch.from_numpy(np.stack(encoded)))
         encoded = [self._normalize(pixels) for pixels in encoded] if in_bytes else encoded
-        values = torch.zeros(len(encoded), 3, height, width)
+        height, width = (-(-side // self.patch) * self.patch for side in (height, width))
+        values = torch.zeros(len(encoded), len(self.mean), height, width)
         valid = torch.zeros(len(encoded), height, width, dtype=torch.bool)
         for i, pixels in enumerate(encoded):
             values[i, :, : pixels.shape[1], : pixels.shape[2]] = torch.from_numpy(pixels)
@@ -129,16 +148,17 @@ class ImageProcessor(SavedSettings):
         return Inputs("pixels", values, valid)
 
     def decode(self, values: Array | torch.Tensor) -> "Image.Image":
-        """The image of pixels (3, height, width)."""
+        """The image of pixels (channels, height, width)."""
         from PIL import Image
 
         pixels = to_array(values).astype(np.float32) * self._channels(self.std) + self._channels(self.mean)
-        return Image.fromarray(np.rint(pixels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
+        whole = np.rint(pixels.clip(0, 1) * 255).astype(np.uint8)
+        return Image.fromarray(whole[0] if len(whole) == 1 else whole.transpose(1, 2, 0))
 
     @property
     def _scaling(self) -> Array:
         """The value of `Inputs.scaling`."""
-        return np.array(((255, 255, 255), self.mean, self.std), np.float32)
+        return np.array(((255,) * len(self.mean), self.mean, self.std), np.float32)
 
     def _normalize(self, pixels: Array) -> Array:
         normalized: Array = pixels.astype(np.float32, order="C")
@@ -149,7 +169,7 @@ class ImageProcessor(SavedSettings):
         return normalized
 
     @staticmethod
-    def _channels(values: Triple) -> Array:
+    def _channels(values: Channels) -> Array:
         return np.array(values, np.float32)[:, None, None]
 
     @property
@@ -161,7 +181,7 @@ class ImageProcessor(SavedSettings):
         """The middle of an image that is too narrow to be resized whole, if a center crop follows."""
         width, height = image.size
         longest = MAX_ASPECT * min(width, height)
-        if max(width, height) <= longest or self.max_size or not isinstance(self.resize, int):
+        if max(width, height) <= longest or self.max_size or not self.resize or not isinstance(self.resize, int):
             return image
         if not 0 < self.crop <= self.resize:
             expected = f"expected one side at most {MAX_ASPECT} times the other"
@@ -171,12 +191,14 @@ class ImageProcessor(SavedSettings):
 
     def _resize(self, image: "Image.Image") -> "Image.Image":
         height, width = self.target_size(*image.size)
-        return image.resize((width, height), RESAMPLING[self.resample])
+        return image.resize((width, height), RESAMPLING[self.resample]) if self.resize else image
 
     def target_size(self, width: int, height: int) -> tuple[int, int]:
         """The height and width that an image is resized to, rounded as transformers does."""
         if not isinstance(self.resize, int):
             return self.resize
+        if not self.resize:
+            return height, width
         shorter, longer = min(width, height), max(width, height)
         exact: float = self.resize
         if self.max_size and longer / shorter * self.resize > self.max_size:
@@ -202,7 +224,7 @@ class ImageProcessor(SavedSettings):
         part = resize(part, height, width, self.resample)
         part = ImageOps.mirror(part) if mirrored else part
         part = jitter_color(part, self.color, rng) if self.color else part
-        return rand_augment(part, self.randaugment, self.strength, rng) if self.randaugment else part
+        return rand_augment(part, self.randaugment, self.strength, rng).convert(self.mode) if self.randaugment else part
 
 
 def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -> tuple[int, int, int, int]:

@@ -26,6 +26,8 @@ HEAD = 1024  # bytes that identify the format of a file
 CHANNELS = (1, 3, 4)
 ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}  # of JPEG and PNG, by their first bytes
 SMALL, MANY = 1 << 19, 1 << 24  # bytes and pixels: the header of larger files is read
+UNIFORM_BYTES, UNIFORM_PIXELS = 4096, 25  # a compressed image of one color has fewer bytes: 1 per 60 pixels as JPEG
+SIDE = 32  # of an image that is examined for colors, at least
 EXPECTED = "give a PNG, JPEG or another image"
 CONVERT = "convert it to PNG or JPEG first"
 
@@ -46,8 +48,11 @@ def image_name(raw: object) -> str:
     return str(getattr(raw, "filename", "") or getattr(raw, "name", "") or "an image")
 
 
-def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
-    """The first frame as an RGB image, rotated upright by its EXIF orientation, without transparency.
+def open_image(raw: RawImage, enough: int = 0, background: str = "none") -> "Image.Image":
+    """The first frame as an RGB image, rotated upright by its EXIF orientation.
+
+    Transparent parts show the `background`, a color; with "none" the colors that their pixels have, often black. The
+    background "transparent" keeps them: RGBA.
 
     A JPEG file is decoded at a half, a quarter or an eighth of its size if both sides keep `enough` pixels: 12 million
     pixels take half of the time. 0: at its size.
@@ -58,11 +63,11 @@ def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
         raise UserError("images need Pillow; install it with: pip install 'regard[vision]'") from error
     name = image_name(raw)
     if isinstance(raw, Image.Image):
-        return _decode(raw, name)
+        return _decode(raw, name, background)
     if isinstance(raw, np.ndarray | torch.Tensor):
-        return Image.fromarray(_to_bytes(raw, name)).convert("RGB")
+        return _to_rgb(Image.fromarray(_to_bytes(raw, name)), name, background)
     with _open_file(raw, name) as file:
-        return _decode(_parse(file, name), name, enough)
+        return _decode(_parse(file, name), name, background, enough)
 
 
 def image_size(raw: RawImage) -> tuple[int, int]:
@@ -95,6 +100,17 @@ def image_problem(raw: RawImage, thorough: bool = False) -> str:
     return ""
 
 
+def is_uniform(raw: RawImage, background: str) -> bool:
+    """True for an image of one color on its background; files of many bytes are not read."""
+    if isinstance(raw, str | os.PathLike | bytes):
+        width, height = image_size(raw)
+        size = len(raw) if isinstance(raw, bytes) else Path(raw).expanduser().stat().st_size
+        if size > UNIFORM_BYTES + width * height // UNIFORM_PIXELS:
+            return False
+    extrema: list[tuple[int, int]] = open_image(raw, SIDE, background).getextrema()  # type: ignore[assignment]
+    return all(low == high for low, high in extrema)  # of every channel
+
+
 def _check_ends(file: IO[bytes], name: str) -> None:
     head, size = file.read(HEAD), file.seek(0, os.SEEK_END)
     end = next((end for start, end in ENDS.items() if head.startswith(start)), None)
@@ -107,7 +123,7 @@ def _check_ends(file: IO[bytes], name: str) -> None:
     image = _parse(file, name)
     _check_size(image, name)
     if end and not whole:
-        _decode(image, name)
+        _decode(image, name, "none")
 
 
 def _open_file(raw: Any, name: str) -> IO[bytes]:
@@ -183,7 +199,7 @@ def _check_size(image: "Image.Image", name: str) -> None:
         raise UserError(f"{name} is {width} × {height} pixels; expected at least one")
 
 
-def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
+def _decode(image: "Image.Image", name: str, background: str, enough: int = 0) -> "Image.Image":
     from PIL import ImageOps
 
     _check_size(image, name)
@@ -193,7 +209,7 @@ def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
         image.load()
         if _orientation(image) != 1:
             image = ImageOps.exif_transpose(image)
-        return _to_rgb(image, name)
+        return _to_rgb(image, name, background)
     except UserError:
         raise
     except Exception as error:  # decoders raise what their parsers raise
@@ -212,8 +228,8 @@ def _orientation(image: "Image.Image") -> int:
         return 1
 
 
-def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
-    """Convert to RGB, scaling 16 bits and floats, which `convert` would clip. Transparency is dropped."""
+def _to_rgb(image: "Image.Image", name: str, background: str) -> "Image.Image":
+    """Convert to RGB, scaling 16 bits and floats, which `convert` would clip."""
     from PIL import Image
 
     if image.mode.startswith(("I", "F")):
@@ -222,6 +238,13 @@ def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
         image = Image.fromarray(_to_bytes(array.astype(np.uint16) if whole else array, name))
     if image.mode == "P" and "transparency" in image.info or image.mode in ("La", "RGBa"):
         image = image.convert("LA" if image.mode == "La" else "RGBA")
+    if background != "none" and ("A" in image.getbands() or "transparency" in image.info):
+        image = image.convert("RGBA")
+        if background == "transparent":
+            return image
+        whole = Image.new("RGB", image.size, background)
+        whole.paste(image, mask=image.getchannel("A"))
+        return whole
     return image if image.mode == "RGB" else image.convert("RGB")
 
 

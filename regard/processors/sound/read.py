@@ -86,6 +86,17 @@ def stream_sound(raw: RawSound, rate: int) -> Iterator[Array]:
         yield from blocks if reader.rate == rate else resample_blocks(blocks, reader.rate, rate)
 
 
+def is_silent(raw: RawSound) -> bool:
+    """True for digital silence: all samples are equal. Reading ends at the first sound."""
+    level = None
+    with _open_sound(raw, 16000) as reader:
+        for block in _mono_blocks(reader, sound_name(raw)):
+            level = block[0] if level is None and len(block) else level
+            if (block != level).any():
+                return False
+    return True
+
+
 def sound_info(raw: RawSound, rate: int = 16000) -> SoundInfo:
     """Rate, length and channels. Decodes the samples of a file only if its header does not state their number."""
     with _open_sound(raw, rate) as reader:

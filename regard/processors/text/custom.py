@@ -12,7 +12,7 @@ from ...config.registry import Registry
 from ...errors import UserError
 from ...files import JsonMapping, read_optional_json
 from .external import FolderTokenizer, write_tokenizer
-from .tokenizers import ROLES, SPECIALS, Tokenizer
+from .tokenizers import ROLES, SPECIALS, Tokenizer, text_list
 
 TOKENIZERS: Registry[object] = Registry("tokenizer", {})  # custom objects by name: a run folder contains no code
 NAMES = {  # of control tokens, in the order of preference
@@ -103,7 +103,7 @@ class CustomTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, without control tokens."""
-        return [self._ids(text) for text in texts]
+        return [self._ids(text) for text in text_list(texts)]
 
     def _ids(self, text: str) -> list[int]:
         encoded = self.custom.encode(text)

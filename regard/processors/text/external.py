@@ -12,7 +12,7 @@ from tokenizers import decoders
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, atomic_write
 from .byte_fallback import decode_by_bytes, display_byte, has_byte_fallback, replace_invalid_bytes
-from .tokenizers import MASK, ROLES, Tokenizer, byte_letters, refuse_surrogates
+from .tokenizers import MASK, ROLES, Tokenizer, byte_letters, refuse_surrogates, text_list
 
 SPACE = "▁"
 ENCODER, DECODER = "cutter", "joiner"  # the keys of the two sentencepiece models in the file of a MarianTokenizer
@@ -47,9 +47,9 @@ class FolderTokenizer:
         self._byte_fallback = has_byte_fallback(backend)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        for text in texts:
+        for text in (listed := text_list(texts)):
             refuse_surrogates(text)
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(listed, add_special_tokens=False)]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         skipped = {self.pad, self.start, self.end}
@@ -92,7 +92,7 @@ class MarianTokenizer:
         self.size = max(self.names) + 1
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self.vocab.get(token, self.unk) for token in self._split(text)] for text in texts]
+        return [[self.vocab.get(token, self.unk) for token in self._split(text)] for text in text_list(texts)]
 
     def _split(self, text: str) -> list[str]:
         code, rest = [], text

@@ -51,7 +51,7 @@ class Tokenizer(Protocol):
     unk: int
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of every text."""
+        """The ids of every text. A single str is refused: it would be a sequence of characters."""
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of every row of ids."""
@@ -90,7 +90,8 @@ class TrainedTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
-            return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+            batch = self.backend.encode_batch_fast(text_list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in batch]
         except TypeError:  # the library's error for a text that UTF-8 cannot represent
             for text in texts:
                 refuse_surrogates(text)
@@ -139,6 +140,13 @@ class TrainedTokenizer:
 def sentinel(number: int) -> str:
     """T5's name of the token that replaces span `number` of a text."""
     return f"<extra_id_{number}>"
+
+
+def text_list(texts: Sequence[str]) -> list[str]:
+    """The texts to encode; one str would be read as a text for each of its characters."""
+    if isinstance(texts, str):
+        raise UserError(f"the texts to encode are one str, {texts!r:.40}; give a list of texts, such as encode([text])")
+    return list(texts)
 
 
 def refuse_surrogates(text: str) -> None:

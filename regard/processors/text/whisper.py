@@ -23,6 +23,11 @@ TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 START, END, PREVIOUS = "startoftranscript", "endoftext", "startofprev"
 NO_SPEECH, NO_TIMESTAMPS = "nospeech", "notimestamps"
 TASKS = "translate", "transcribe"
+OTHER_NAMES = {
+    "bengali": "bn", "castilian": "es", "flemish": "nl", "haitian": "ht", "javanese": "jw", "letzeburgesch": "lb",
+    "mandarin": "zh", "maori": "mi", "moldavian": "ro", "moldovan": "ro", "myanmar": "my", "nynorsk": "nn",
+    "panjabi": "pa", "pushto": "ps", "sinhalese": "si", "valencian": "ca",
+}  # fmt: skip  # English names of languages in the published models that CLDR does not have
 
 
 @dataclass(frozen=True)
@@ -260,4 +265,4 @@ def language_codes() -> dict[str, str]:
     """Codes by English name, in lower case."""
     from babel import Locale
 
-    return {name.lower(): code for code, name in Locale("en").languages.items()}
+    return {name.lower(): code for code, name in Locale("en").languages.items()} | OTHER_NAMES

@@ -56,7 +56,7 @@ from ..classify_image.task import image_processor
 from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
-from ..notices import Notice
+from ..notices import Notice, uniform_image
 from ..objectives import Seq2SeqObjective
 from ..reading import FileItems, ItemReader
 from ..task import Task, spec_of
@@ -118,8 +118,8 @@ class CaptionPredictor(TextPredictor[RawImage, CaptionRequest, TextResult]):
         plan = self.plan(request)
         written = await self.writer.write(self.modality, request.image, plan, request, emit)
         fields = text_fields(written.texts, plan, request.details)
-        if not written.texts:
-            fields["notices"] = (no_text(),)
+        uniform = uniform_image(self.modality.is_uniform(written.source.array))
+        fields["notices"] = uniform + (fields["notices"] if written.texts else (no_text(),))
         return TextResult(**fields, usage=written.usage)
 
     def score_requests(

@@ -1,7 +1,7 @@
 """N-grams beside the encoder of a classifier (`adapt/ngrams.py`): their settings, and counts of training texts."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -28,18 +28,16 @@ M = TypeVar("M", bound=nn.Module)
 
 def add_ngrams(model: M, run: ClassifyRun) -> M:
     """The model with the n-grams of data.ngrams, if there are some. A regression has none."""
-    return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels)
+    return attach_ngrams(model, run.data.ngrams, run.model.vocab, run.model.labels, run.data.pairs == "yes")
 
 
 def start_ngrams(ngrams: NGramCounts, head: nn.Linear, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
-    """Count the n-grams of the training texts. Where words or characters are counted, fit the gain, too, and a bias
-    that the head gets.
+    """Count the n-grams of the training texts. Where words or characters are counted, fit the gain and the weights of
+    missing words, too, and a bias that the head gets.
     """
     count_ngrams(ngrams, dataset, objective)
     if ngrams.spells:
-        gain, bias = fit_gain(ngrams, dataset, objective)
-        ngrams.gain.fill_(gain)
-        head.bias.add_(bias.to(head.bias))
+        head.bias.add_(fit_gain(ngrams, dataset, objective).to(head.bias))
 
 
 def count_ngrams(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> None:
@@ -58,34 +56,52 @@ def _batches(dataset: LabeledTextDataset, indices: range) -> Iterator[Batch]:
         yield dataset.collate(list(dataset.encode(list(indices[first : first + BATCH]))))
 
 
-def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> tuple[float, Tensor]:
-    """The gain, and a bias for each label, of the smallest loss on training texts, each without its own counts.
+@torch.no_grad()
+def fit_gain(ngrams: NGramCounts, dataset: LabeledTextDataset, objective: LabelObjective) -> Tensor:
+    """Set the gain and the weights of missing words, and return a bias for each label: those of the smallest loss on
+    training texts, each without its own counts.
 
     Naive Bayes is badly calibrated: the encoder would spend its training on what these few numbers correct.
     """
     examples, device = len(dataset.examples), ngrams.texts.device
-    logits, targets = list[Tensor](), list[Tensor]()
+    logits, missing, targets = list[Tensor](), list[Tensor](), list[Tensor]()
     ngrams.cpu()
     for batch in _batches(dataset, range(0, examples, max(examples // FITTED, 1))):
         targets.append(batch["label"].values)
-        logits.append(ngrams(batch["text"], objective.multi_hot(targets[-1])))
-    ngram_logits, labels = torch.cat(logits).double(), torch.cat(targets)
-    values = torch.cat([ngram_logits.new_ones(1), ngram_logits.new_zeros(ngram_logits.size(1))]).requires_grad_()
-    solver = torch.optim.LBFGS([values], max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
-    first = values.detach().clone()
+        logits.append(ngrams.evidence(batch["text"], objective.multi_hot(targets[-1])))
+        if ngrams.overlap is not None:
+            missing.append(ngrams.missing_words(batch["text"])[1])
+    evidence, labels = torch.cat(logits).double(), torch.cat(targets)
+    features = torch.cat([evidence.new_ones(len(evidence), 1), *([torch.cat(missing)] if missing else [])], 1)
+    first = evidence.new_zeros(1 + features.size(1), evidence.size(1))  # the gain, the bias, missing words
+    first[0] = 1
 
-    def loss() -> float:
+    def loss(values: Tensor) -> Tensor:
+        return objective.loss(values[0] * evidence + features @ values[1:].view_as(first[1:]), labels) / len(labels)
+
+    values = _minimize(loss, torch.cat([first[0, :1], first[1:].flatten()]))
+    ngrams.to(device)
+    weights = values[1:].view_as(first[1:])
+    ngrams.gain.fill_(float(values[0]))
+    if ngrams.overlap is not None:
+        ngrams.overlap.copy_(weights[1:])
+    return weights[0]
+
+
+def _minimize(loss: Callable[[Tensor], Tensor], first: Tensor) -> Tensor:
+    """The values of the smallest loss near the first ones, which remain if there are none or the gain is negative."""
+    values = first.clone().requires_grad_()
+    solver = torch.optim.LBFGS([values], max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
+
+    def step() -> float:
         solver.zero_grad()
         with torch.enable_grad():
-            scores = values[0] * ngram_logits + values[1:]
-            total = objective.loss(scores, labels) / len(labels) + PENALTY * ((values - first) ** 2).sum()
+            total = loss(values) + PENALTY * ((values - first) ** 2).sum()
             total.backward()  # type: ignore[no-untyped-call]
         return float(total.detach())
 
-    solver.step(loss)  # type: ignore[no-untyped-call]
-    ngrams.to(device)
-    fitted = values.detach() if bool(values.isfinite().all()) and values[0] > 0 else first
-    return float(fitted[0]), fitted[1:]
+    solver.step(step)  # type: ignore[no-untyped-call]
+    return values.detach() if bool(values.isfinite().all()) and values[0] > 0 else first
 
 
 def spell_tokens(tokenizer: Tokenizer, vocab: int) -> Spelling:

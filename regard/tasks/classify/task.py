@@ -16,8 +16,10 @@ from ...data.datasets.rows import max_text_tokens
 from ...data.source import Source
 from ...data.sources.labeled import detect_problem, label_roles
 from ...decode.engine.answer import Emit
-from ...decode.engine.jobs import Forward, Head, Read
+from ...decode.engine.jobs import Forward, Head, ModelCall, Read
+from ...errors import UserError
 from ...families.protocols import LabelModel
+from ...look import AttentionView, Which
 from ...messages.labels import (
     ClassifyRequest,
     ClassifyResult,
@@ -36,14 +38,16 @@ from ...processors.saved import load_processors
 from ...processors.text.tokenizers import Tokenizer
 from ..base import Metrics, Processors, build_model, open_splits, require_tokenizer
 from ..label import encoder
+from ..label.embedding import refuse_target, text_view
 from ..label.encoder import EncoderPredictor, PretrainedEncoder, labels_of_folder, run_of_folder
 from ..label.texts import EncodedTexts, TextEncoder, Texts, is_empty, item_texts
 from ..notices import require_finite
 from ..predictor import PlainResult
 from ..reading import ItemReader, reader_of
 from ..task import TEXT, Task
-from ..texts import listed
+from ..texts import as_text, listed
 from .evaluation import evaluate_texts, text_outputs
+from .explain import decide
 from .items import TextItem, as_items, data_split, item_of
 from .jobs import ClassifyJob
 from .ngrams import add_ngrams
@@ -123,6 +127,23 @@ class TextLabelPredictor(EncoderPredictor[TextItem, Q, A], Generic[Q, A, T]):
 
     def plain_result(self, request: Q, result: A) -> PlainResult:
         return self.problem.plain_result(request, result)
+
+    def look_item(self, item: ScoredItem) -> ScoredItem:
+        return item
+
+    async def view(self, item: TextItem | ScoredItem, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention of every layer while the model reads a text or a pair, and what its n-grams contribute."""
+        refuse_target(target)
+        if isinstance(item, ScoredItem):
+            texts = item_texts(item)
+        else:
+            (texts,) = as_items([item if isinstance(item, tuple) else as_text(item)], self.pairs)
+        if is_empty(texts):
+            raise UserError("the text is empty and has no attention to show; give a sentence")
+        view = await text_view(self, self.texts, texts, layer)
+        text = self.texts.collate([self.texts.read([texts])[0].row]).to(self.device)
+        about = text, self.tokenizer, self.labels.names, self.problem_class.name == "single_label"
+        return replace(view, decision=await ModelCall(lambda model: decide(model, *about)))
 
     # --- known targets -----------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ from ..label.results import (
     top_of,
     unseen_labels,
 )
-from ..notices import require_finite
+from ..notices import require_finite, uniform_image
 from ..objectives import ImageObjective
 from ..reading import FileItems, ItemReader
 from ..task import Task
@@ -112,7 +112,9 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     async def answer(self, request: ClassifyImageRequest, emit: Emit | None = None) -> ClassifyResult:
         top = top_of(request, self.run.decode)
-        return class_result(self.labels.names, await self.logprobs(request.image.raw), top)
+        pixels: Array = await Read(self.images.encode_all, request.image.raw)
+        notices = uniform_image(self.image.is_uniform(pixels))
+        return class_result(self.labels.names, await Forward(self.head, pixels), top, notices)
 
     async def logprobs(self, image: RawImage) -> Array:
         """(labels,) of an image."""
@@ -127,7 +129,8 @@ class ClassifyImagePredictor(EmbeddingPredictor[RawImage, ClassifyImageRequest, 
 
     @property
     def item_reader(self) -> ItemReader:
-        return replace(super().item_reader, files=FileItems(partial(LABELED_IMAGES.items, data=self.run.data)))
+        images = partial(LABELED_IMAGES.items, data=self.run.data)
+        return replace(super().item_reader, files=FileItems(images, named=True))
 
     def format_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
         """The path and its labels."""
@@ -248,10 +251,12 @@ def image_processor(data: SquareImages, model: PatchSettings, kept: Processor | 
     side, default = data.size or model.image, SquareImages()
     start = kept if isinstance(kept, ImageProcessor) else None
     image = start or ImageProcessor(resize=side, crop=side)
+    keeps_background = image.background != "none" and data.background == default.background
     return replace(
         _resize_processor(image, side), mean=image.mean if start and data.mean == default.mean else data.mean,
         std=image.std if start and data.std == default.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
         flip=data.flip, color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
+        background=image.background if keeps_background else data.background,
     )  # fmt: skip
 
 

@@ -192,7 +192,7 @@ class MediaPredictor(ContrastivePredictor):
 
     @property
     def item_reader(self) -> ItemReader:
-        return replace(super().item_reader, files=FileItems(self.open_items))
+        return replace(super().item_reader, files=FileItems(self.open_items, named=True))
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawValue]]:
         """The items in a file, a folder, an archive or a table of paths."""

@@ -15,8 +15,10 @@ from ...families.protocols import EmbeddingModel
 from ...messages.media import Item, Media
 from ...modalities.base import Modality
 from ...parts import Inputs
+from ...processors.base import Array
 from ..label.embedding import Embedded
 from ..label.texts import TextEncoder, item_texts
+from ..notices import uniform_image
 from ..texts import as_text
 from .settings import SLOT, ContrastiveDecode
 from .sources import AnyPairs, MediaModality
@@ -45,7 +47,8 @@ class Towers:
             text = await Read(self.texts.read, item_texts(item))
             return Embedded(await Forward(self.text_head, text.row), text.notices)
         assert self.media is not None and self.media_head is not None
-        return Embedded(await Forward(self.media_head, await Read(self.media.encode_all, value.raw)))
+        array: Array = await Read(self.media.encode_all, value.raw)
+        return Embedded(await Forward(self.media_head, array), uniform_image(self.media.is_uniform(array)))
 
     def value(self, item: Item) -> str | Media:
         """The text or the media of an item; what no tower reads is refused."""

@@ -1,20 +1,18 @@
 """The settings of detection."""
 
-from typing import Annotated, Any, TypeAlias
-
-from pydantic import Field
+from typing import Any, TypeAlias
 
 from ...config.data.images import DetectData
 from ...config.run import Run
 from ...config.task_settings import AP, AP50, LOSS, TaskSettings
-from ...config.types import Base, Positive, Share
+from ...config.types import Base, Count, Positive, Share
 
 
 class DetectDecode(Base):
     """Detections of an image."""
 
     threshold: Share = 0.5  # objects of a lower score are left out
-    top: Annotated[int, Field(ge=1, le=100)] = 100  # objects of an image, at most
+    top: Count = 0  # objects of an image, at most; 0: all
     batch: Positive = 8  # images per batch
 
 

@@ -50,7 +50,7 @@ from ..base import (
 from ..classify_image.task import PretrainedImages
 from ..label.embedding import refuse_target
 from ..label.results import unseen_labels
-from ..notices import require_finite
+from ..notices import require_finite, uniform_image
 from ..predictor import Predictor
 from ..reading import FileItems, ItemReader
 from ..task import Task
@@ -116,17 +116,19 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         decode = self.decode_settings(given) if given else self.run.decode
         image: SizedImage = await Read(self.read_images, request.image.raw)
         objects = self.objects(await Forward(self.head, image.pixels), image, decode.top)
-        return DetectResult(image.width, image.height, tuple(one for one in objects if one.score >= decode.threshold))
+        likely = tuple(one for one in objects if one.score >= decode.threshold)
+        notices = uniform_image(self.image.is_uniform(image.pixels))
+        return DetectResult(image.width, image.height, likely, notices=notices)
 
     def read_images(self, images: Sequence[RawImage]) -> list[SizedImage]:
         """Upright images as pixels, with their original sizes."""
-        opened = map(load_image, images)
+        opened = (load_image(image, self.image.background) for image in images)
         return [SizedImage(image.width, image.height, self.image.encode(image)) for image in opened]
 
     def objects(self, found: FoundObjects, image: SizedImage, top: int) -> list[DetectedObject]:
-        """The `top` objects of an image, with any score, the likeliest first."""
+        """The `top` objects of an image, 0 for all, with any score, the likeliest first."""
         require_finite([float(found.scores.sum()), float(found.boxes.sum())])
-        order = found.scores.sort(descending=True, stable=True).indices[:top]
+        order = found.scores.sort(descending=True, stable=True).indices[: top or None]
         limits = torch.tensor([image.width, image.height] * 2, dtype=torch.float32)
         boxes = (found.boxes[order] * limits).clamp(min=0).minimum(limits)
         table = zip(found.labels[order].tolist(), found.scores[order].tolist(), boxes.tolist(), strict=True)
@@ -150,7 +152,8 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     async def view(self, item: RawImage | Image, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of the feature map and of the object queries."""
         refuse_target(target, "image")
-        pixels = self.image.encode_bytes(load_image(item.raw if isinstance(item, Image) else item))
+        raw = item.raw if isinstance(item, Image) else item
+        pixels = self.image.encode_bytes(load_image(raw, self.image.background))
 
         def record(model: Any) -> AttentionView:
             with record_layers(as_module(model), layer) as recorder:
@@ -244,10 +247,9 @@ class DetectJob(TrainingJob):
         image, data = self.predictor.image, self.run.data
         if (image.resize, image.max_size) == (data.size, data.max_size):
             return []
-        return [
-            f"images: read as by the start, the shorter side with {image.resize} pixels and the longer with at most "
-            f"{image.max_size}; data.size, data.max_size, data.mean and data.std are not used"
-        ]
+        limits = f"the shorter side with {image.resize} pixels and the longer with at most {image.max_size}"
+        size = limits if image.resize else "in their own size"
+        return [f"images: read as by the start, {size}; data.size, data.max_size, data.mean and data.std are not used"]
 
 
 # --- construction --------------------------------------------------------------------------------------------------
@@ -264,7 +266,11 @@ def prepare(run: DetectRun, processors: Processors, device: torch.device, folder
     labels = labels.in_order_of(saved_labels) if saved_labels else labels
     image = processors.get(IMAGE)
     new = image_processor(run.data)
-    image = replace(image, color=new.color, erase=new.erase) if isinstance(image, ImageProcessor) else new
+    image = (
+        replace(image, color=new.color, erase=new.erase, background=new.background)
+        if isinstance(image, ImageProcessor)
+        else new
+    )
     boxes = BoxProcessor(categories=tuple(source.categories[label] for label in labels))
     run = with_model_settings(run, labels=len(labels))
     predictor = DetectPredictor(run, build_model(run), image, boxes, labels, device)
@@ -276,6 +282,7 @@ def image_processor(data: DetectData) -> ImageProcessor:
     return ImageProcessor(
         resize=data.size, crop=0, max_size=data.max_size, resample="bilinear", mean=data.mean, std=data.std, patch=1,
         scale=(1.0, 1.0), flip=False, color=data.color, erase=data.erase,
+        background=data.background,
     )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ class TextWriter:
         self.refuse_long(len(tokens) + 1)
         trace = await self.trace(source.inputs, (self.target.start,), tuple(tokens))
         axis = modality.axis(source, self.context.model, len(trace.states))
-        return trace_view(axis, trace, tokens, self.target)
+        return modality.aligned(trace_view(axis, trace, tokens, self.target))
 
     def refuse_long(self, tokens: int, name: str = "") -> None:
         """Refuse more tokens of a target, END included, than the model reads."""
@@ -230,7 +230,7 @@ class TextWriter:
             axis = modality.axis(source, shown, encoded.states.size(1))
             axes = {"source": axis, **self.target_axes(source, tokens, job.prompt)}
             view = AttentionView.of(maps, axes, recorder.counts, title, row.logprobs)
-            return replace(view, left_out=recorder.left_out)
+            return modality.aligned(replace(view, left_out=recorder.left_out))
 
         call: ModelCall[AttentionView] = ModelCall(record)
         return await call
@@ -276,8 +276,10 @@ class TextWriter:
         )
 
     async def _require_finite(self, source: EncodedInput, start: tuple[int, ...]) -> None:
-        """A model without any hypothesis may be damaged: then say so."""
-        require_finite(await self.score(source.inputs, start, ()))
+        """A model without any hypothesis may be damaged: then say so. The first step may still be finite."""
+        context = self.context.positions
+        known = start[-1:] if context is None or len(start) < context else ()
+        require_finite(await self.score(source.inputs, start, known))
 
 
 def token_alternatives(

@@ -24,7 +24,7 @@ from ..notices import require_finite, warn_once
 from ..predictor import Item, PlainResult, Predictor, RequestType, ResultType
 from ..texts import listed
 from .results import top_of
-from .texts import TextEncoder
+from .texts import TextEncoder, Texts
 
 
 class Embedded(NamedTuple):
@@ -209,9 +209,9 @@ async def encoder_view(
 
 
 async def text_view(
-    predictor: Embedder, texts: TextEncoder, text: str, layer: Which, part: nn.Module | None = None
+    predictor: Embedder, texts: TextEncoder, text: str | Texts, layer: Which, part: nn.Module | None = None
 ) -> AttentionView:
-    """The attention while the model reads a text; a longer one is cut with a warning."""
+    """The attention while the model reads a text or a pair; a longer one is cut with a warning."""
     (row,) = texts.rows([text])
     axis = ViewAxis.of_tokens("token", texts.tokenizer.tokens(row.tolist()))
     return await encoder_view(predictor, texts.collate([row]), lambda _: axis, layer, part)

@@ -37,9 +37,9 @@ class TextEncoder:
             EncodedTexts(row, cut if was_cut else ()) for row, was_cut in encode_rows(self.tokenizer, items, self.room)
         ]
 
-    def rows(self, texts: Iterable[str]) -> list[Ids]:
-        """The rows of texts; a warning says how many were cut."""
-        encoded = self.read([(text,) for text in texts])
+    def rows(self, texts: Iterable[str | Texts]) -> list[Ids]:
+        """The rows of texts and pairs; a warning says how many were cut."""
+        encoded = self.read([(text,) if isinstance(text, str) else text for text in texts])
         warn_once(chain.from_iterable(text.notices for text in encoded), len(encoded), stacklevel=4)
         return [text.row for text in encoded]
 
@@ -54,6 +54,6 @@ def item_texts(item: Item) -> Texts:
     return (text,) if item.text_pair is None else (text, item.text_pair)
 
 
-def is_empty(texts: Texts) -> bool:
+def is_empty(texts: Sequence[str]) -> bool:
     """True if there is nothing to read."""
     return not any(text.strip() for text in texts)

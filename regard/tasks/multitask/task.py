@@ -57,6 +57,7 @@ from ..base import (
 from ..generate.plans import best_text
 from ..generate.predictor import TextPredictor, pair_requests, predict_lazily
 from ..generate.writer import TextWriter, text_fields
+from ..notices import uniform_image
 from ..objectives import Seq2SeqCtcObjective
 from ..reading import FileItems, ItemReader
 from ..task import Task
@@ -139,7 +140,9 @@ class MultitaskPredictor(TextPredictor[RawInput, MultitaskRequest, MultitaskResu
             return MultitaskResult("", missing=tuple(plan.constraints.missing("")))
         task = self.tags.choose(name, plan.decode.task)
         written = await self.writer.write(modality, value, plan, request, emit, (self.tags.token(task),))
-        return MultitaskResult(**text_fields(written.texts, plan, request.details), usage=written.usage, task=task)
+        fields = text_fields(written.texts, plan, request.details)
+        fields["notices"] = (*uniform_image(modality.is_uniform(written.source.array)), *fields["notices"])
+        return MultitaskResult(**fields, usage=written.usage, task=task)
 
     def _tagged(self, item: Item) -> tuple[Modality[Any], str | Media, tuple[int, ...]]:
         """The modality of an item, its value, and the token of its task."""

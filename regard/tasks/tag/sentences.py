@@ -7,6 +7,9 @@ from typing import NamedTuple, TypeAlias
 from ...config.data.texts import TagData
 from ...data.sources.tagged import SentenceBlock, TagFormat, detect_format, read_first_lines
 from ...errors import UserError
+from ...messages.labels import TaggedSpan
+from ...metrics.labels import tag_spans
+from ...processors.text.words import Offset
 
 Words: TypeAlias = Sequence[str]
 Sentence: TypeAlias = str | Words
@@ -23,6 +26,17 @@ class ParsedSentence(NamedTuple):
         """The sentence with tags, in its own format; None for a list of words."""
         return None if self.format is None else self.format.with_tags(self.lines, tags)
 
+    @property
+    def offsets(self) -> tuple[Offset, ...]:
+        """The characters of every word, if it was given as plain text."""
+        return () if self.format is None else tuple(self.format.offsets(self.lines))
+
+    def spans(self, tags: Sequence[str]) -> tuple[TaggedSpan, ...]:
+        """The spans that the tags mark in a plain text."""
+        offsets = self.offsets
+        found = [(name, offsets[first][0], offsets[end - 1][1]) for first, end, name in tag_spans(tags) if offsets]
+        return tuple([TaggedSpan(name, self.lines[0][start:end], start, end) for name, start, end in found])
+
 
 def parse_sentence(sentence: Sentence, data: TagData) -> ParsedSentence:
     """The words of a sentence."""
@@ -32,7 +46,7 @@ def parse_sentence(sentence: Sentence, data: TagData) -> ParsedSentence:
     if isinstance(sentence, SentenceBlock):
         format, name = sentence.tag_format, f"the sentence at line {sentence.line}"
     else:
-        format = detect_format(read_first_lines(iter(lines)), data)
+        format = detect_format(read_first_lines(iter(lines), data), data)
     if len(lines) > 1 and not format.word_per_line:
         raise UserError(
             f"{name} has several lines and looks like {format.name}, where a sentence is one line; "
@@ -47,7 +61,7 @@ def parse_sentence(sentence: Sentence, data: TagData) -> ParsedSentence:
 def split_stream(lines: Iterable[str], data: TagData) -> Iterator[str]:
     """The sentences of a stream of lines; the first lines determine the format."""
     lines = iter(lines)
-    if head := read_first_lines(lines):
+    if head := read_first_lines(lines, data):
         yield from detect_format(head, data).blocks(chain(head, lines))
 
 

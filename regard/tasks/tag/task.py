@@ -13,7 +13,7 @@ from ...config.run import changed_decode
 from ...data.datasets.rows import SentenceRows, TaggedDataset, encode_sentence
 from ...data.loading.loader import Loader
 from ...data.source import Source
-from ...data.sources.tagged import SentenceBlock, tag_columns, tagged_sentences
+from ...data.sources.tagged import SentenceBlock, column_count, tag_columns, tagged_sentences
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Forward, Gather, Head, Read
 from ...errors import UserError
@@ -62,8 +62,8 @@ TAG = "tags"  # the field of targets
 class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
     """Each sentence with its tags.
 
-    A string is returned in its own format: CoNLL-U, columns, a JSON object, or words between spaces as word/TAG. A list
-    of words gives the list of their tags.
+    A string is returned in its own format: CoNLL-U, columns, a JSON object, or the words of plain text as word/TAG. A
+    list of words gives the list of their tags.
     """
 
     run: TagRun
@@ -103,7 +103,15 @@ class TagPredictor(EncoderPredictor[Sentence, TagRequest, TagResult]):
         tags, probabilities = [names[number] for number in rows.argmax(-1).tolist()], rows.max(-1).tolist()
         require_finite(probabilities)
         ranked = tuple([rank_labels(names, row, top) for row in rows]) if top else ()
-        return TagResult(tuple(sentence.words), tuple(tags), tuple(probabilities), ranked, sentence.with_tags(tags))
+        return TagResult(
+            tuple(sentence.words),
+            tuple(tags),
+            tuple(probabilities),
+            ranked,
+            sentence.with_tags(tags),
+            sentence.offsets,
+            sentence.spans(tags) if self.labels.spans else (),
+        )
 
     async def word_logprobs(self, words: Words) -> Array:
         """(words, labels) of a sentence of any length."""
@@ -179,6 +187,9 @@ class TagJob(LabelJob):
 def prepare(run: TagRun, processors: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
     """Open the data, collect the tags and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
+    columns = run.data.column_count or column_count(splits["train"])
+    data = run.data.model_copy(update={"column_count": columns})
+    run = run.model_copy(update={"data": data})  # as it is: data may be in memory
     labels = label_set(run, collect_tags(splits["train"]), processors, TAG, splits)
     if run.train.metric == "spans" and not labels.spans:
         raise UserError(

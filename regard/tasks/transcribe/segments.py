@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
+from ...config.measured import Measurements
 from ...config.strategies import Beam, BestPath, beam_for_one_text
 from ...decode import Hypothesis
 from ...decode.engine.answer import Emit, ProgressDelta, SegmentDelta
-from ...decode.engine.jobs import Forward, Gather, Head, ModelCall, Read
+from ...decode.engine.jobs import Forward, Gather, Head, ModelCall, ModelContext, Read
 from ...decode.engine.passes import Encode
 from ...errors import UserError
 from ...look import AttentionView, Which
@@ -16,22 +17,36 @@ from ...messages.media import Sound
 from ...messages.speech import AlignAudioResult, TranscribeRequest, TranscribeResult, TranscriptSegment
 from ...messages.texts import GeneratedText, TimeAlignment, Usage
 from ...modalities.base import EncodedInput
-from ...modalities.sound import AudioSegment
-from ...modalities.times import Span, TokenTimes, shift_times, timed_words
+from ...modalities.sound import AudioSegment, SoundModality
+from ...modalities.times import TokenTimes, shift_times
 from ...parts import Inputs
 from ...parts.parallel.ctc import best_path
 from ...processors.base import Array
 from ...processors.sound.read import RawSound
+from ...processors.text.tokenizers import Tokenizer
 from ..generate.joining import add_usage
-from ..generate.plans import Plan
+from ..generate.plans import Plan, Planner
 from ..generate.streams import OrderedParts, TextStream
 from ..generate.writer import VALIDATION_DECODE, TextWriter
-from ..notices import require_finite
+from ..notices import long_recording, require_finite, unreliable_times
+from .settings import TranscribeRun
 from .transcriber import Chunks, Transcriber, join_segments
 
 
 class SegmentTranscriber(Transcriber):
     """Recordings that are longer than those of the training are cut at pauses."""
+
+    def __init__(
+        self,
+        run: TranscribeRun,
+        context: ModelContext,
+        target: Tokenizer,
+        modality: SoundModality,
+        plan: Planner,
+        measured: Measurements,
+    ) -> None:
+        super().__init__(run, context, target, modality, plan)
+        self.measured = measured
 
     @cached_property
     def writer(self) -> "SpeechWriter":
@@ -49,7 +64,8 @@ class SegmentTranscriber(Transcriber):
         return plan
 
     async def transcribe(self, request: TranscribeRequest, plan: Plan, emit: Emit | None) -> TranscribeResult:
-        read, longest = [0.0], plan.decode.max_segment_seconds or self.run.data.max_seconds
+        read, heard = [0.0], self.measured.longest_seconds
+        longest = plan.decode.max_segment_seconds or heard or self.run.data.max_seconds
         chunks = Chunks(self.modality.segments(request.sound, longest, read))
         progress = None if emit is None else Progress(emit, await self.length_to_report(request.sound, emit))
         done, segments, usages = 0, list[TranscriptSegment](), list[Usage]()
@@ -69,7 +85,16 @@ class SegmentTranscriber(Transcriber):
                 usages.append(usage)
             audio.clear()  # also in `chunks`, so that the next samples take their place
             done += 1
-        return join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
+        result = join_segments(segments, read[0], add_usage(usages), plan.strategy.length_penalty)
+        notices = [*result.notices, *(self.notices_of_times() if request.details else ())]
+        if heard is not None and read[0] > heard:
+            notices.append(long_recording(read[0], heard, longest))
+        return replace(result, notices=tuple(notices))
+
+    def notices_of_times(self) -> tuple[str, ...]:
+        """The notices of a result with word times."""
+        check = self.measured.word_times
+        return () if check is None or check.reliable else (unreliable_times(check.tokens_in_sound, check.sound),)
 
     async def _segment(
         self, audio: AudioSegment, number: int, request: TranscribeRequest, plan: Plan, progress: "Progress | None"
@@ -101,19 +126,30 @@ class SegmentTranscriber(Transcriber):
     async def align_tokens(
         self, source: EncodedInput, tokens: list[int], text: str, seconds: float
     ) -> AlignAudioResult:
-        """By forced alignment with CTC."""
-        encoded = await Encode(source.inputs)
-        job: ModelCall[tuple[list[Span], float]] = ModelCall(partial(self._force_align, encoded, tokens))
-        spans, logprob = await job
-        alignment = TimeAlignment(tuple(spans), tuple(timed_words(text, tokens, spans, self.target)))
+        """By CTC, and where there is sound."""
+        states = (await Encode(source.inputs)).values[0]
+        job: ModelCall[tuple[TimeAlignment, float]] = ModelCall(
+            lambda model: self._times(model).align_known(source.raw, states, tokens, text, self.target)
+        )
+        alignment, logprob = await job
         return AlignAudioResult(
             text, logprob / len(tokens), logprob, "end", len(tokens), tokens=tuple(self.target.tokens(tokens)),
-            alignment=shift_times(alignment, 0.0, seconds),
+            alignment=shift_times(alignment, 0.0, seconds), notices=self.notices_of_times(),
         )  # fmt: skip
 
-    def _force_align(self, encoded: Inputs, tokens: Sequence[int], model: Any) -> tuple[list[Span], float]:
-        times = TokenTimes(model, self.modality.processor, self.modality.stride, self.target.pad)
-        return times.align_known(encoded.values[0], tokens)
+    def _times(self, model: Any) -> TokenTimes:
+        return TokenTimes(model, self.modality.processor, self.modality.stride, self.target.pad)
+
+    async def tokens_in_sound(self, sound: Sound, text: str) -> tuple[int, int, int, int]:
+        if not self.context.model.ctc_weight:
+            return await super().tokens_in_sound(sound, text)
+        (tokens,) = self.text_ids([text])
+        source: EncodedInput = await Read(self.modality.read, sound)
+        states = (await Encode(source.inputs)).values[0]
+        job: ModelCall[tuple[int, int, int, int]] = ModelCall(
+            lambda model: self._times(model).tokens_in_sound(source.raw, states, tokens, text, self.target)
+        )
+        return await job
 
     async def view(self, raw: RawSound, target: str | None, layer: Which, title: str) -> AttentionView:
         source: EncodedInput = await Read(self.modality.read, raw)

@@ -1,5 +1,6 @@
 """Transcription: the text of a recording, by sequence-to-sequence models whose source is frames."""
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -11,7 +12,8 @@ import torch
 
 from ...config.data.base import DataFiles
 from ...config.data.sound import WhisperData
-from ...config.run import AnyRun
+from ...config.measured import Measurements, WordTimes
+from ...config.run import AnyRun, RunType
 from ...data.datasets.fields import SoundField
 from ...data.datasets.source_target import SourceTargetDataset
 from ...data.datasets.targets import TranscriptField
@@ -49,6 +51,7 @@ from ..base import (
     TrainingJob,
     build_model,
     find_tokenizer,
+    log_facts,
     max_vocab,
     open_split,
     open_splits,
@@ -72,6 +75,7 @@ from .transcriber import OnProgress, Transcriber, progress_emit
 TASK = Task("transcribe", frozenset({"frames"}), "target")
 SOUND, TEXT = "sound", "text"  # the fields of an example
 SPEECH_METRICS = ("wer", "cer", "exact")
+MEASURED = 50  # recordings whose word times are checked at the end of the training
 
 
 class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeResult]):
@@ -99,14 +103,15 @@ class TranscribePredictor(TextPredictor[RawSound, TranscribeRequest, TranscribeR
     @property
     def longest_segment(self) -> float:
         """The longest segment of a transcript, in seconds."""
-        seconds: float = self.run.decode.max_segment_seconds or self.run.data.max_seconds
+        heard = self.measured.longest_seconds
+        seconds: float = self.run.decode.max_segment_seconds or heard or self.run.data.max_seconds
         return seconds
 
     @cached_property
     def transcriber(self) -> Transcriber:
         """Writes, scores and aligns transcripts."""
         modality = SoundModality(self.sound, self.model.stride)
-        return SegmentTranscriber(self.run, self.context_of_model(), self.target, modality, self.plan)
+        return SegmentTranscriber(self.run, self.context_of_model(), self.target, modality, self.plan, self.measured)
 
     def context_of_model(self) -> ModelContext:
         def joint_model(model: Any, weight: Hashable) -> JointCTC:
@@ -233,6 +238,21 @@ class TranscribeJob(TrainingJob):
             facts.append(f"{name}: {seconds / 3600:.2f} hours of sound")
         return super().describe_data() + facts
 
+    def measure(self) -> Measurements:
+        examples, transcriber = self.splits.get("valid", self.splits["train"]), self.predictor.transcriber
+        pairs = [examples[index] for index in range(min(len(examples), MEASURED))]
+        starts = (
+            lambda emit, pair=pair: transcriber.tokens_in_sound(Sound(pair[0]), transcriber.reference(pair[1]))
+            for pair in pairs
+        )
+        counts = [answer.result() for answer in self.predictor.engine.run(starts) if answer.error is None]
+        inside, tokens, sound, positions = (sum(column) for column in zip((0, 0, 0, 0), *counts, strict=True))
+        shares = {"tokens_in_sound": round(inside / max(tokens, 1), 4), "sound": round(sound / max(positions, 1), 4)}
+        return Measurements(
+            longest_seconds=longest_recording(self.splits["train"], self.run.data.max_seconds),
+            word_times=WordTimes(**shares) if tokens else None,
+        )
+
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
@@ -264,10 +284,27 @@ def prepare(run: AnyRun, processors: Processors, device: torch.device, folder: P
         train = splits["train"]
         sound = window_frames(run.data, window) if window else new_frames(run.data, train)
     run = with_inputs(with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins), TASK.reads)
+    if window is None:
+        run = with_heard_segments(run, longest_recording(splits["train"], run.data.max_seconds))
     if isinstance(target, WhisperTokenizer):
         run = with_prompt_settings(run, target)
     predictor = new_predictor(run, with_augmentation(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
+
+
+def longest_recording(examples: Source, most: float) -> float:
+    """The seconds of the longest recording that training reads, which leaves out those of more than `most`."""
+    seconds = (examples.seconds(index) for index in range(len(examples)))
+    return math.ceil(100 * max((one for one in seconds if one <= most), default=most)) / 100
+
+
+def with_heard_segments(run: RunType, longest: float) -> RunType:
+    """The run that cuts recordings into segments that are not longer than the longest recording of its training."""
+    asked = run.decode.max_segment_seconds
+    decode = run.decode.model_copy(update={"max_segment_seconds": min(asked or longest, longest)})
+    segments = f"segments of at most {decode.max_segment_seconds:g} seconds (decode.max_segment_seconds)"
+    log_facts("data.train", [f"the longest recording has {longest:g} seconds; predictions read {segments}"])
+    return run.model_copy(update={"decode": decode})
 
 
 def with_prompt_settings(run: WhisperRun, target: WhisperTokenizer) -> WhisperRun:

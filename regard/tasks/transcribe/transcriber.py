@@ -87,6 +87,13 @@ class Transcriber(ABC):
     ) -> AlignAudioResult:
         """The times of the tokens and words of a text in a recording of so many seconds."""
 
+    async def tokens_in_sound(self, sound: Sound, text: str) -> tuple[int, int, int, int]:
+        """How many tokens of a known text CTC alone finds where there is sound, and of how many; the same of positions.
+
+        They are 0 without CTC.
+        """
+        return 0, 0, 0, 0
+
     @abstractmethod
     async def view(self, raw: RawSound, target: str | None, layer: Which, title: str) -> AttentionView:
         """The attention weights while the model reads a recording and writes `target`, or its own transcript."""

@@ -1,8 +1,8 @@
 """Translation: a target text for a source text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from ...alignment.links import Links, Symmetrization
 from ...config.data.base import DataFiles
 from ...config.losses import TEACHER, TaughtLoss
+from ...config.measured import Measurements
 from ...config.run import RunType
 from ...data.batch import Batch
 from ...data.datasets.collate import collate_pairs
@@ -22,17 +23,20 @@ from ...data.tables.columns import SOURCE, TARGET
 from ...decode import Ensemble, Filter, Suppress
 from ...decode.engine.answer import Emit
 from ...decode.engine.jobs import Gather
+from ...decode.engine.passes import TRACE_ROWS
 from ...decode.search.texts import split_sentences
 from ...errors import UserError
 from ...families.protocols import Seq2SeqModel, as_module
 from ...families.spec import Output
 from ...look import AttentionView, Which
 from ...messages.media import Item as TextItem
+from ...messages.media import Media
 from ...messages.texts import TranslateRequest, TranslateResult
 from ...messages.verbs import AlignRequest, AlignResult, ScoreRequest, ScoreResult
 from ...metrics.labels import BootstrapResult
 from ...metrics.text import paired_bootstrap, signature, text_metrics
 from ...metrics.tokenization import Tokenization, choose_tokenization
+from ...modalities.alignments import attention_links, choose_heads
 from ...modalities.text import TextModality
 from ...parts import Inputs
 from ...processors.base import Processor
@@ -54,7 +58,6 @@ from ..base import (
     with_inputs,
     with_model_settings,
 )
-from ..generate.alignments import attention_links
 from ..generate.joining import add_usage, join_texts
 from ..generate.plans import Plan, best_text
 from ..generate.predictor import TextPredictor, join_models
@@ -70,6 +73,7 @@ from .settings import PairRun, TranslateRun
 
 TASK = Task("translate", TEXT, "target", frozenset({"fertility", "ctc", "mask_predict"}))
 HEAD = "target"  # the head of a family with several heads
+MEASURED = 200  # pairs that choose the heads of alignments
 
 
 class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
@@ -102,7 +106,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
     @cached_property
     def modality(self) -> TextModality:
         """How sources are read."""
-        return TextModality(self.source, self.context)
+        return TextModality(self.source, self.context, self.measured.alignment)
 
     @cached_property
     def writer(self) -> TextWriter:
@@ -177,8 +181,7 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
 
     async def answer_align(self, request: AlignRequest, emit: Emit | None = None) -> AlignResult:
         """Links between words."""
-        (tokens,) = self.target.encode([request.target])
-        view = await self.writer.trace_view(self.modality, self.modality.value_of(request.item), tokens)
+        view = await _cross_attention(self, self.modality.value_of(request.item), request.target)
         return AlignResult(tuple(sorted(attention_links(view, request.symmetrization))))
 
     def logprobs(self, sources: Iterable[Sequence[int]], targets: Iterable[Sequence[int]]) -> list[list[float]]:
@@ -221,7 +224,23 @@ class TranslatePredictor(TextPredictor[str, TranslateRequest, TranslateResult]):
             name: (each.module, {"source ": each.source, "target ": each.target}) for name, each in predictors.items()
         }
         like_first = (first.source, first.target, first.device, first.filters)
-        return join_models(members, lambda model: TranslatePredictor(first.run, model, *like_first))
+        joined = join_models(members, lambda model: TranslatePredictor(first.run, model, *like_first))
+        joined.measured = first.measured
+        return joined
+
+
+async def _cross_attention(predictor: TranslatePredictor, source: str | Media, target: str) -> AttentionView:
+    """The cross-attention of a text and its translation."""
+    (tokens,) = predictor.target.encode([target])
+    return await predictor.writer.trace_view(predictor.modality, source, tokens)
+
+
+def cross_attention(predictor: TranslatePredictor, pairs: Sequence[tuple[str, str]]) -> Iterator[AttentionView]:
+    """The cross-attention of texts and their translations; pairs that the model cannot read are left out."""
+    for first in range(0, len(pairs), TRACE_ROWS):  # few attention weights are in memory
+        chunk = pairs[first : first + TRACE_ROWS]
+        starts = (lambda emit, pair=pair: _cross_attention(predictor, *pair) for pair in chunk)
+        yield from (answer.result() for answer in predictor.engine.run(starts) if answer.error is None)
 
 
 class TranslateJob(TrainingJob):
@@ -262,6 +281,11 @@ class TranslateJob(TrainingJob):
     def describe_data(self) -> list[str]:
         signature_facts = [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
         return super().describe_data() + signature_facts + self.facts
+
+    def measure(self) -> Measurements:
+        examples = self.splits.get("valid", self.splits["train"])
+        pairs = [(source, split_references(target)[0]) for source, target, *_ in islice(examples, MEASURED)]
+        return Measurements(alignment=choose_heads(cross_attention(self.predictor, pairs)))
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

@@ -94,12 +94,22 @@ class WhisperTranscriber(Transcriber):
     # --- windows -----------------------------------------------------------------------------------------------
 
     async def transcribe(self, request: TranscribeRequest, plan: Plan, emit: Emit | None) -> TranscribeResult:
+        plan = await self._with_timestamps(plan, request.sound)
         transcript = Transcript(self.target, self.code(plan.decode.language), plan.decode.task, self.positions, emit)
         if plan.decode.windows.sequential and plan.decode.windows.timestamps:
             await self._decode_in_sequence(request, plan, transcript)
         else:
             await self._decode_at_pauses(request, plan, transcript)
         return transcript.result()
+
+    async def _with_timestamps(self, plan: Plan, sound: Sound) -> Plan:
+        """The plan for this recording, which may be longer than a window."""
+        decode = plan.decode
+        if decode.windows.timestamps != "long":
+            return plan
+        timestamps = await Read(self._measure, sound.raw) > self.sound.seconds
+        windows = decode.windows.model_copy(update={"timestamps": timestamps})
+        return replace(plan, decode=decode.model_copy(update={"windows": windows}))
 
     async def _decode_in_sequence(self, request: TranscribeRequest, plan: Plan, transcript: Transcript) -> None:
         recording = await Read(open_recordings, (request.sound.raw, self.sound))
