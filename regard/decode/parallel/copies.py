@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from ...families.protocols import FertilityModel
 from ...parts import Encoded
 from ...parts.parallel.fertility import best_fertilities, even_fertilities
-from ..search.pool import TIE, first_best
 from ..search.draw import exponential
+from ..search.pool import TIE, first_best
 
 
 def likeliest(scores: Tensor) -> Tensor:

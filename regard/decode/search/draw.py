@@ -106,7 +106,7 @@ def retry_outside(odds: Tensor, race: Tensor, choice: Tensor, limits: SamplingSe
     while len(rows):
         chosen = odds.gather(1, choice)
         above = ((odds > chosen) * odds).sum(1, keepdim=True)
-        outside = ((above > 0) & (above >= wanted) | (chosen < least))[:, 0]
+        outside = ((above > 0) & (above >= wanted) | (chosen > 0) & (chosen < least))[:, 0]  # 0: all are forbidden
         result[rows] = choice
         rows, odds, race = rows[outside], odds[outside], race[outside]
         wanted, least = wanted[outside], least[outside]
