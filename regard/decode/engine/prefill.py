@@ -1,12 +1,13 @@
 """Prompts into caches: in groups of similar length, long ones in parts between the steps of the running batch."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...families.protocols import TokenModel
+from ...families.protocols import TokenModel, memory_layer
 from ..search.beam import SHAPE_MULTIPLE, OpenCache
 from .closed_batch import last_logits
 from .requests import SearchRequest, pad_prompts, stack_sources
@@ -20,7 +21,8 @@ class Prefill:
 
     def __init__(self, model: TokenModel[Any], context: int | None) -> None:
         self.model, self.context, self.device = model, context, device_of(model)
-        self.part = PART if self.device.type == "cpu" else PART_ON_GPU
+        part = PART if self.device.type == "cpu" else PART_ON_GPU
+        self.part = part if reads_in_parts(model) else sys.maxsize  # tokens
 
     def start(self, requests: Sequence[SearchRequest], capacity: int | None) -> OpenCache:
         """A cache that holds the sources and has room for `capacity` tokens of each row; None: it grows."""
@@ -70,6 +72,13 @@ class LongPrompt:
         logits: Tensor = self.prefill.model.step(tokens, self.cache, None)
         self.read += len(part)
         return logits[:, -1] if self.read == len(self.request.prompt) else None
+
+
+def reads_in_parts(model: Any) -> bool:
+    """False for a memory of limited length: the first token of a part would attend to less than within a whole text."""
+    members = (member for member in getattr(model, "members", (model,)) if hasattr(member, "new_memory"))
+    memories = (memory for member in members if (memory := member.new_memory(1)) is not None)
+    return all(memory_layer(memory).tokens is None for memory in memories)
 
 
 def groups_by_length(requests: Sequence[SearchRequest]) -> list[list[int]]:

@@ -4,8 +4,9 @@ A token is drawn as the winner of a race: the largest p / E, where E is exponent
 1611.01144). So the choice among fewer tokens needs no new random numbers, and the vocabulary need not be sorted.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class SamplingSettings:
     keys: Tensor  # (rows, samples) int64: the seeds of each sample's random numbers
     temperature: Tensor  # (rows,), as the following ones
     top_k: Tensor  # 0: all
-    top_p: Tensor
+    top_p: Tensor  # infinite: all
     min_p: Tensor
     most: int = 0  # the largest top_k
     every_row: bool = False  # every row has a top_k
@@ -31,17 +32,19 @@ class SamplingSettings:
     def of(cls, keys: Tensor, strategies: Sequence[Sample]) -> "SamplingSettings":
         """The settings of rows with these strategies."""
         counts = [strategy.top_k for strategy in strategies]
-        columns = ([getattr(each, name) for each in strategies] for name in ("temperature", "top_k", "top_p", "min_p"))
-        tensors = (torch.tensor(column, device=keys.device) for column in columns)
+        shares = [strategy.top_p if strategy.top_p < 1 else math.inf for strategy in strategies]  # sums are rounded
+        columns = [s.temperature for s in strategies], counts, shares, [s.min_p for s in strategies]
+        temperature, top_k, top_p, min_p = (torch.tensor(column, device=keys.device) for column in columns)
         mass = any(strategy.top_p < 1 or strategy.min_p for strategy in strategies)
-        return cls(keys, *tensors, max(counts), all(counts), mass)
+        return cls(keys, temperature, top_k, top_p, min_p, max(counts), all(counts), mass)
 
     def select(self, rows: Tensor) -> "SamplingSettings":
         """The settings of these rows, for every sample: (rows · samples, 1)."""
         samples = self.keys.size(1)
-        names = "temperature", "top_k", "top_p", "min_p"
-        columns = (getattr(self, name)[rows].repeat_interleave(samples)[:, None] for name in names)
-        return SamplingSettings(self.keys[rows].reshape(-1, 1), *columns, self.most, self.every_row, self.mass)
+        columns = self.temperature, self.top_k, self.top_p, self.min_p
+        temperature, top_k, top_p, min_p = (x[rows].repeat_interleave(samples)[:, None] for x in columns)
+        keys = self.keys[rows].reshape(-1, 1)
+        return replace(self, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
 def draw_tokens(scores: Tensor, settings: SamplingSettings, rows: Tensor, step: Tensor) -> Tensor:
@@ -72,10 +75,9 @@ def limit_count(odds: Tensor, limits: SamplingSettings) -> tuple[Tensor, Tensor 
 
     Returns the odds of candidates and their tokens (rows, candidates); None: all tokens are candidates.
     """
-    vocab = odds.size(1)
-    if not limits.most or limits.most >= vocab and limits.every_row:
+    if not limits.most:
         return odds, None
-    count = min(limits.most + TIE_MARGIN, vocab)
+    count = min(limits.most + TIE_MARGIN, odds.size(1))
     best, tokens = blocked_topk(odds, count)
     least = best.gather(1, limits.top_k.clamp(1, count) - 1).masked_fill(limits.top_k == 0, 0.0)
     ties = odds.is_cuda or bool((best[:, -1:] >= least).any())  # there may be more than the margin
