@@ -412,11 +412,12 @@ def test_a_fault_of_the_engine_ends_its_requests_and_it_goes_on(
 
 def test_an_answer_has_one_end(serve: Callable[..., Engine]) -> None:
     """It is canceled in the moment in which it is done: it has a result or an error, the same for all who ask."""
-    engine, seen, dice = serve(), set[bool](), random.Random(2)
+    engine, seen, delay = serve(), set[bool](), 2.0**-12
     for _ in range(300):
         answer = engine.submit(read(double, 3))
-        time.sleep(dice.random() / 2000)
+        time.sleep(delay)
         answer.cancel()
+        delay *= 0.9 if answer.error is None else 1.1  # towards the moment in which it is done
         assert answer.done and (answer.value is None) == isinstance(answer.error, CanceledError)
         value, error = answer.value, answer.error
         seen.add(error is None)
