@@ -74,9 +74,10 @@ def finish(engine: Engine, answers: Iterable[Answer[Any]]) -> None:
 def is_idle(engine: Engine) -> bool:
     """Nothing is left of any request."""
     stats, scheduler = engine.stats(), engine.scheduler
-    assert not any(pool.busy for pool in [*scheduler.pools.values()])
-    assert not scheduler.planned and not any(activity.open for activity, *_ in [*engine.activities.replies])
-    return not any(stats[name] for name in ("waiting", "active", "queued_jobs", "rows"))
+    if scheduler.planned or any(pool.busy for pool in [*scheduler.pools.values()]):  # a thread may be about to end
+        return False
+    counts = [stats[name] for name in ("waiting", "active", "queued_jobs", "rows")]
+    return not any(counts) and not any(activity.open for activity, *_ in [*engine.activities.replies])
 
 
 @dataclass(frozen=True, eq=False)
