@@ -77,6 +77,7 @@ LONG = [[*range(4, 4 + 29)], [*range(7, 7 + 17)], [*range(4, 44)], [9, 8, 7]]
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill, "PART", 8)
+    monkeypatch.setattr(prefill, "LEAST", 8)
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(n=2), Beam(3, 2)], ids=str)

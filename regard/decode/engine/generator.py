@@ -7,6 +7,7 @@ it while others run. Results are the same either way, and never depend on other 
 Only one thread may use a generator; the engine has a lock.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -106,6 +107,7 @@ class Generator:
         self._waiting: deque[Handle] = deque()
         self._batch = self._new_batch()
         self._long: tuple[Handle, LongPrompt] | None = None  # its prompt is read in parts
+        self._step_seconds = 0.0  # the time of the last step of the open batch
 
     def submit(self, request: SearchRequest) -> Handle:
         """Queue a request. It must fit into the open batch, if there is one."""
@@ -210,7 +212,9 @@ class Generator:
                 room = self._batch.prefill_room(max(len(requests[i].prompt) for i in group))
                 read = self._prefill.read([requests[i] for i in group], room)
                 self._batch.admit([entering[i] for i in group], *read)
+            begin = time.perf_counter()
             self._batch.advance()
+            self._step_seconds = time.perf_counter() - begin
         except Exception:
             self._batch, self._long = self._new_batch(), None
             for handle in handles:
@@ -222,7 +226,7 @@ class Generator:
         if self._long is None:
             return
         handle, prompt = self._long
-        if (logits := prompt.read_part()) is not None:
+        if (logits := prompt.read_part(self._step_seconds if self._batch.searches else 0.0)) is not None:
             self._long = None
             self._batch.admit([handle], prompt.cache, logits)
 

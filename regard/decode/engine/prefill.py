@@ -1,6 +1,7 @@
 """Prompts into caches: in groups of similar length, long ones in parts between the steps of the running batch."""
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from ..search.beam import SHAPE_MULTIPLE, OpenCache
 from .closed_batch import last_logits
 from .requests import SearchRequest, pad_prompts, stack_sources
 
-PART, PART_ON_GPU = 128, 1024  # tokens of a long prompt that are read between two steps of the running batch
+PART, PART_ON_GPU = 128, 1024  # tokens of a long prompt that are read between two steps of the running batch, at most
+LEAST = 16  # tokens of a part
+SHARE = 0.8  # of the time of a step that a part may take: a token then takes less than twice as long as without
 SPREAD, SPARE = 1.25, 8  # prompts of a group are at most so many times as long as the shortest, and so many tokens
 
 
@@ -62,15 +65,24 @@ class LongPrompt:
 
     def __init__(self, prefill: Prefill, request: SearchRequest, capacity: int | None) -> None:
         self.prefill, self.request, self.capacity, self.read = prefill, request, capacity, 0
+        self.token_seconds = 0.0  # the time of a token of the last part
 
-    def read_part(self) -> Tensor | None:
-        """Read the next part; the logits (1, vocab) of the token after the prompt, or None if parts remain."""
+    def read_part(self, step_seconds: float) -> Tensor | None:
+        """Read the next part; the logits (1, vocab) of the token after the prompt, or None if parts remain.
+
+        It is small enough not to hold up a running batch, whose steps take so many seconds; 0: none runs.
+        """
         if not self.read:
             self.cache = self.prefill.start([self.request], self.capacity)
-        part = self.request.prompt[self.read : self.read + self.prefill.part]
+        size = self.prefill.part
+        if step_seconds and self.prefill.device.type == "cpu":  # a GPU does not say how long it takes
+            fitting = int(SHARE * step_seconds / self.token_seconds) if self.token_seconds else LEAST
+            size = min(max(fitting, LEAST), size)
+        part, begin = self.request.prompt[self.read : self.read + size], time.perf_counter()
         tokens = torch.tensor([part], device=self.prefill.device)
         logits: Tensor = self.prefill.model.step(tokens, self.cache, None)
         self.read += len(part)
+        self.token_seconds = (time.perf_counter() - begin) / len(part)
         return logits[:, -1] if self.read == len(self.request.prompt) else None
 
 
