@@ -225,7 +225,7 @@ def test_noise_is_exponential_and_uncorrelated():
     flat = exponential(keys, torch.tensor(3), torch.arange(500))
     assert flat.isfinite().all() and (flat > 0).all()
     assert flat.mean().item() == pytest.approx(1.0, abs=0.01)
-    assert flat.var().item() == pytest.approx(1.0, abs=0.02)
+    assert flat.var().item() == pytest.approx(1.0, abs=0.03)
     apart = (torch.corrcoef(flat) - torch.eye(200)).abs().max()
     assert apart < 6 / math.sqrt(500)
     assert (torch.corrcoef(flat.T) - torch.eye(500)).abs().max() < 6 / math.sqrt(200)

@@ -86,10 +86,10 @@ class LongPrompt:
         return logits[:, -1] if self.read == len(self.request.prompt) else None
 
 
-def reads_in_parts(model: Any) -> bool:
+def reads_in_parts(module: object) -> bool:
     """False for a memory of limited length: the first token of a part would attend to less than within a whole text."""
-    members = (member for member in getattr(model, "members", (model,)) if hasattr(member, "new_memory"))
-    memories = (memory for member in members if (memory := member.new_memory(1)) is not None)
+    makers = (getattr(member, "new_memory", None) for member in getattr(module, "members", (module,)))
+    memories = (memory for maker in makers if maker is not None and (memory := maker(1)) is not None)
     return all(memory_layer(memory).tokens is None for memory in memories)
 
 

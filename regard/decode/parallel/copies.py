@@ -83,7 +83,7 @@ class TokenCopying(Copying):
 
     def several(self, keys: Tensor) -> Tensor:
         _, size, classes = self.logprobs.shape
-        places = torch.arange(size, device=keys.device)[:, None]
+        places = torch.arange(1, size + 1, device=keys.device)[:, None]
         noise = exponential(keys[:, :, None, None], places, torch.arange(classes, device=keys.device))
         fertilities = (self.logprobs[:, None] - noise.log()).argmax(-1)  # a draw from these probabilities
         fertilities[:, 0] = self.likeliest()

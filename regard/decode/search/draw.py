@@ -122,26 +122,25 @@ def retry_outside(odds: Tensor, race: Tensor, choice: Tensor, limits: SamplingSe
 
 def exponential(keys: Tensor, step: Tensor, tokens: Tensor) -> Tensor:
     """(…, tokens): exponential noise of `tokens` for keys and steps (…, 1)."""
-    seeds = mix_bits(mix_bits(keys) + step * STRIDE)  # int64 products wrap around
-    first, second = (seeds >> 32).int(), seeds.int()
-    x = first + tokens.int() * SPREAD
-    x ^= x >> 16 & 0xFFFF
-    x *= LEFT
-    x += second
-    x ^= x >> 13 & 0x7FFFF
-    x *= RIGHT
-    x ^= x >> 16 & 0xFFFF
-    numbers = (x >> 9 & 0x7FFFFF).float()
-    numbers += 0.5  # 23 bits and a half fit a float32: never 0, never 1
-    return numbers.mul_(2.0**-23).log_().neg_()
+    numbers = mix_bits(keys + step * STRIDE) + (tokens + 1) * STRIDE  # int64 products wrap around
+    noise = torch.empty(numbers.shape, device=numbers.device)
+    flat, rows = numbers.view(-1, numbers.size(-1)), noise.view(-1, numbers.size(-1))
+    some = len(flat) if flat.is_cuda else max(CACHED // flat.size(1), 1)
+    for begin in range(0, len(flat), some):
+        part = mix_bits(flat[begin : begin + some])
+        part = (part >> 41 & 2**23 - 1).float().add_(0.5)  # 23 bits and a half fit a float32: never 0, never 1
+        torch.neg(part.mul_(2.0**-23).log_(), out=rows[begin : begin + some])
+    return noise
 
 
 def mix_bits(x: Tensor) -> Tensor:
     """Every bit of the result depends on every bit of x (int64, SplitMix64). Masks clear the ones of a signed shift."""
-    x = (x ^ (x >> 30 & 2**34 - 1)) * FIRST
-    x = (x ^ (x >> 27 & 2**37 - 1)) * SECOND
-    return x ^ (x >> 31 & 2**33 - 1)
+    x = (x ^ (x >> 30 & 2**34 - 1)).mul_(FIRST)
+    x ^= x >> 27 & 2**37 - 1
+    x *= SECOND
+    x ^= x >> 31 & 2**33 - 1
+    return x
 
 
 STRIDE, FIRST, SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-SPREAD, LEFT, RIGHT = (n - 2**32 for n in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
+CACHED = 1 << 16  # numbers at a time, which stay in the cache of a core
