@@ -11,20 +11,16 @@ from .engine.requests import Finish, SearchRequest
 from .engine.wrappers import Ensemble, JointCTC
 from .search.beam import Hypothesis, SearchSettings
 from .search.constrained_beam import Phrase, RequiredPhrases
+from .search.draw import SamplingSettings
 from .search.filters import (
     Filter,
     FirstToken,
     Forbid,
     ForcedEnd,
-    MinP,
     Renormalize,
     RepetitionPenalty,
     Suppress,
-    Temperature,
-    TopK,
-    TopP,
 )
-from .search.sample import SamplingSettings
 from .search.texts import StopStrings
 
 __all__ = [
@@ -42,7 +38,6 @@ __all__ = [
     "Handle",
     "Hypothesis",
     "JointCTC",
-    "MinP",
     "Phrase",
     "Renormalize",
     "RepetitionPenalty",
@@ -53,10 +48,7 @@ __all__ = [
     "StepModel",
     "StopStrings",
     "Suppress",
-    "Temperature",
     "TokenRules",
-    "TopK",
-    "TopP",
     "run_search",
     "search_steps",
 ]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,20 +24,19 @@ from regard.decode import (
     Forbid,
     ForcedEnd,
     Phrase,
+    Sample,
     SamplingSettings,
     SearchSettings,
     Suppress,
-    Temperature,
-    TopK,
-    TopP,
     run_search,
 )
 from regard.decode.engine.cuda_graph import EagerStep
 from regard.decode.engine.wrappers import CacheBundle
 from regard.decode.search.beam import BeamSearch
 from regard.decode.search.constrained_beam import required_phrases
+from regard.decode.search.draw import draw_tokens, exponential, limit_count, limit_mass, odds_of
 from regard.decode.search.filters import NO_TOKEN, Filter, FirstToken, StepContext
-from regard.decode.search.sample import gumbel, sample_keys
+from regard.decode.search.sample import sample_keys
 from regard.decode.search.texts import split_sentences, word_of_token
 from regard.errors import UserError
 from regard.families import transformer
@@ -182,9 +182,13 @@ def test_forbidden_sequences_may_begin_in_the_prefix():
 # --- sampling ------------------------------------------------------------------------------------------------------
 
 
-def sampled(chain: Chain, rows: list[int], samples: int, seed: int = 1, filters=(), limit: int = 8) -> list:
-    sampling = SamplingSettings(sample_keys([f"row {row}" for row in rows], samples, seed, CPU), filters)
+def sampled(chain: Chain, rows: list[int], samples: int, seed: int = 1, limit: int = 8, **limits) -> list:
+    sampling = sampling_of([f"row {row}" for row in rows], samples, seed, **limits)
     return run(chain, rows, [limit] * len(rows), sampling=sampling)
+
+
+def sampling_of(texts: list[str], samples: int, seed: int = 1, **limits) -> SamplingSettings:
+    return SamplingSettings.of(sample_keys(texts, samples, seed, CPU), [Sample(n=samples, **limits)] * len(texts))
 
 
 def test_samples_follow_the_distribution():
@@ -216,43 +220,73 @@ def test_samples_depend_on_seed_text_and_number_only():
     assert all(len({tuple(each.tokens) for each in best}) > 1 for best in whole)
 
 
-def test_noise_is_gumbel_and_uncorrelated():
-    noise = gumbel(sample_keys([f"t{i}" for i in range(40)], 5, 1, CPU), torch.tensor(3), 500)
-    assert noise.isfinite().all()
-    assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
-    assert noise.var().item() == pytest.approx(math.pi**2 / 6, abs=0.02)
-    flat = noise.view(200, 500)
+def test_noise_is_exponential_and_uncorrelated():
+    keys = sample_keys([f"t{i}" for i in range(40)], 5, 1, CPU).view(-1, 1)
+    flat = exponential(keys, torch.tensor(3), torch.arange(500))
+    assert flat.isfinite().all() and (flat > 0).all()
+    assert flat.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert flat.var().item() == pytest.approx(1.0, abs=0.03)
     apart = (torch.corrcoef(flat) - torch.eye(200)).abs().max()
     assert apart < 6 / math.sqrt(500)
     assert (torch.corrcoef(flat.T) - torch.eye(500)).abs().max() < 6 / math.sqrt(200)
 
 
+def limited(scores: torch.Tensor, strategies: list[Sample]) -> torch.Tensor:
+    """(rows, vocab): the odds of the tokens that the strategies of the rows keep."""
+    settings = SamplingSettings.of(torch.zeros(len(scores), 1, dtype=torch.long), strategies)
+    limits = settings.select(torch.arange(len(scores)))
+    return limit_mass(limit_count(odds_of(scores, limits), replace(limits, every_row=False))[0], limits)
+
+
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9, 0.999])
 @pytest.mark.parametrize("count", [1, 3, 17, 400])
 @pytest.mark.parametrize("heat", [0.3, 1.0, 4.0])
-def test_sampling_filters_equal_transformers(share, count, heat):
+def test_limits_equal_transformers(share, count, heat):
     scores = torch.randn(5, 50, generator=torch.Generator().manual_seed(1)).mul(2).log_softmax(-1)
-    theirs, ours = scores, scores[:, None]
+    theirs = scores
     for filter in (hf.TemperatureLogitsWarper(heat), hf.TopKLogitsWarper(count), hf.TopPLogitsWarper(share)):
         theirs = filter(None, theirs)
-    for filter in (Temperature(heat), TopK(count), TopP(share)):
-        ours = filter(ours, NOW)
-    assert (ours[:, 0].softmax(-1) - theirs.softmax(-1)).abs().max() < 1e-6
+    odds = limited(scores, [Sample(temperature=heat, top_k=count, top_p=share)] * 5)
+    assert (odds / odds.sum(1, keepdim=True) - theirs.softmax(-1)).abs().max() < 1e-6
 
 
-def test_sampling_filters_do_not_change_the_score():
+@pytest.mark.parametrize("vocab", [7, 300, 5000])
+@pytest.mark.parametrize("ties", [False, True])
+def test_tokens_are_drawn_among_those_that_the_limits_of_their_row_keep(vocab, ties):
+    """The race without a sort ends as one among the tokens that a sort keeps; every row has limits of its own."""
+    rng = torch.Generator().manual_seed(vocab)
+    scores = torch.randn(48, vocab, generator=rng).mul(3).log_softmax(-1)
+    scores = scores.round() if ties else scores
+    strategies = [
+        Sample(temperature=0.5 + row % 5 / 2, top_k=row % 3 * 9, top_p=1 - row % 4 * 0.3, min_p=row % 2 * 0.05)
+        for row in range(48)
+    ]
+    for some in (strategies, [replace(each, top_k=row + 1) for row, each in enumerate(strategies)]):
+        settings = SamplingSettings.of(sample_keys([str(row) for row in range(48)], 1, 1, CPU), some)
+        step = torch.arange(48)
+        found = draw_tokens(scores[:, None], settings, torch.arange(48), step)
+        noise = exponential(settings.keys, step[:, None], torch.arange(vocab))
+        assert found.equal((limited(scores, some) / noise).argmax(1, keepdim=True))
+        alone = [
+            draw_tokens(scores[row : row + 1, None], settings, torch.tensor([row]), step[row : row + 1])
+            for row in range(48)
+        ]
+        assert found.equal(torch.cat(alone))
+
+
+def test_limits_do_not_change_the_score():
     chain = Chain(6, 12)
     rows = list(range(6))
     greedy = run(chain, rows, [8] * 6, beam=1, early_stopping="first")
-    for filters in ((TopK(1),), (TopP(1e-9),), (Temperature(1e-20),)):
-        found = sampled(chain, rows, 2, filters=filters)
+    for limits in ({"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-20}):
+        found = sampled(chain, rows, 2, **limits)
         assert all(each.tokens == best[0].tokens for best, some in zip(greedy, found, strict=True) for each in some)
         assert [some[0].logprob for some in found] == pytest.approx([best[0].logprob for best in greedy], abs=1e-5)
     nothing = run(
         chain,
         [0],
         [4],
-        sampling=SamplingSettings(sample_keys(["a"], 2, 1, CPU)),
+        sampling=sampling_of(["a"], 2),
         filters=(Forbid([[[i] for i in range(12)]]),),
     )
     assert nothing == [[]]
@@ -307,11 +341,7 @@ def test_ragged_prompts_equal_single_ones(models, rule):
         phrases = (
             required_phrases([phrases_of((11, 12), (30 + row,)) for row in rows], CPU) if rule == "required" else None
         )
-        draw = (
-            SamplingSettings(sample_keys([str(row) for row in rows], 3, 1, CPU), (TopK(9),))
-            if rule == "sample"
-            else None
-        )
+        draw = sampling_of([str(row) for row in rows], 3, top_k=9) if rule == "sample" else None
         settings = SearchSettings(0, 3, nbest=3, filters=(Suppress([60]),), required=phrases, sampling=draw)
         return run_search(
             ours, started(ours, source, valid, rows), prompt, torch.full((len(rows),), 15), settings, prompt_valid
@@ -332,7 +362,7 @@ def test_ensemble_is_the_mean_of_probabilities(models):
     for how in (
         {"beam": 1, "early_stopping": "first"},
         {"beam": 4, "nbest": 4},
-        {"sampling": SamplingSettings(sample_keys(list("abcdefghij"), 2, 1, CPU))},
+        {"sampling": sampling_of(list("abcdefghij"), 2)},
     ):
         found = run_search(both, started(both, source, valid), prompt, limits, SearchSettings(0, **how))
         for row in range(0, 10, 3):

@@ -299,14 +299,14 @@ def test_growing_and_preallocated_caches_agree(marian):
 @torch.no_grad()
 def test_steps_keep_tensor_addresses(stop):
     """From the second step of a shape on, all tensors of the state keep their addresses: CUDA graphs need it."""
-    from regard.decode import SamplingSettings
+    from regard.decode import Sample, SamplingSettings
     from regard.decode.engine.closed_batch import build_search
     from regard.decode.engine.cuda_graph import TRANSIENT
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
     cache, limits = model.start(inputs(torch.randint(3, 31, (4, 5))), 4, 30), torch.tensor([12, 12, 12, 12])
-    draw = SamplingSettings(torch.arange(12).view(4, 3)) if stop == "samples" else None
+    draw = SamplingSettings.of(torch.arange(12).view(4, 3), [Sample(n=3)] * 4) if stop == "samples" else None
     state = build_search(
         SearchSettings(2, 3, early_stopping="exact" if draw else stop, filters=(Suppress([2]),), sampling=draw),
         cache,
@@ -341,14 +341,14 @@ def test_steps_keep_tensor_addresses(stop):
 
 def test_collected_state_has_every_tensor():
     """A later search copies every tensor of its state to the captured graph, for every rule."""
-    from regard.decode import SamplingSettings
+    from regard.decode import Sample, SamplingSettings
     from regard.decode.engine.closed_batch import build_search
     from regard.decode.engine.cuda_graph import collect_state
 
     for settings in (
         SearchSettings(2, 1, early_stopping="first"),
         SearchSettings(2, 3),
-        SearchSettings(2, nbest=2, sampling=SamplingSettings(torch.arange(8).view(4, 2))),
+        SearchSettings(2, nbest=2, sampling=SamplingSettings.of(torch.arange(8).view(4, 2), [Sample(n=2)] * 4)),
     ):
         state = build_search(settings, EmptyCache(), torch.full((4,), 9))
         held = {name for name, each in vars(state).items() if isinstance(each, Tensor)}

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from test_decode import END, Chain, run
 
 from regard.config import run as config
-from regard.decode import MinP, RepetitionPenalty, SearchSettings, StopStrings, TopP, run_search
+from regard.decode import RepetitionPenalty, Sample, SearchSettings, StopStrings, run_search
+from regard.decode.search.draw import SamplingSettings, limit_mass, odds_of
 from regard.decode.search.filters import NO_TOKEN, StepContext
-from regard.decode.search.sample import SamplingSettings, sample_keys
+from regard.decode.search.sample import sample_keys
 from regard.decode.search.texts import IncrementalDetokenizer, added_text, cut_at_stop, possible_stop_length
 from regard.processors.text.tokenizers import TrainedTokenizer, train_tokenizer
 
@@ -48,7 +49,7 @@ def test_repetition_penalty_equals_transformers(penalty):
     prompt[1, :2] = NO_TOKEN
     tokens = torch.randint(0, 31, (3, 2, 6), generator=draw)
     rows = [4, 1, 0]  # active rows are any of the input rows, in any order
-    ours = RepetitionPenalty(penalty, prompt)(scores, context(tokens, rows))
+    ours = RepetitionPenalty(torch.full((len(prompt),), penalty), prompt)(scores, context(tokens, rows))
     theirs = hf.RepetitionPenaltyLogitsProcessor(penalty)
     for i, row in enumerate(rows):
         for j in range(2):
@@ -56,20 +57,29 @@ def test_repetition_penalty_equals_transformers(penalty):
             assert torch.equal(ours[i, j], theirs(ids, scores[i, j][None].clone())[0])
 
 
+def samples_of(rows):
+    """Three samples of each row."""
+    keys = sample_keys([str(row) for row in rows], 3, 5, torch.device("cpu"))
+    return SamplingSettings.of(keys, [Sample(n=3)] * len(rows))
+
+
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.999])
 def test_min_p_equals_transformers(share):
     scores = torch.randn(5, 50, generator=torch.Generator().manual_seed(1)).mul(2).log_softmax(-1)
-    nothing = context(torch.zeros(5, 1, 0, dtype=torch.long), list(range(5)))
     theirs = hf.MinPLogitsWarper(share)(None, hf.TopPLogitsWarper(0.9)(None, scores))
-    ours = MinP(share)(TopP(0.9)(scores[:, None], nothing), nothing)
-    assert torch.equal(ours[:, 0].isfinite(), theirs.isfinite()) and ours[:, 0].isfinite().any(1).all()
+    settings = SamplingSettings.of(torch.zeros(5, 1, dtype=torch.long), [Sample(top_p=0.9, min_p=share)] * 5)
+    limits = settings.select(torch.arange(5))
+    ours = limit_mass(odds_of(scores, limits), limits) > 0
+    assert torch.equal(ours, theirs.isfinite()) and ours.any(1).all()
 
 
 def test_logit_filters_apply_before_the_softmax():
     """A penalty after the softmax would not give a distribution, and could not tell positive from negative logits."""
     chain = Chain(1, 9, spread=4.0)
     prompt = torch.ones(1, 1, dtype=torch.long)
-    found = run(chain, [0], [5], beam=1, early_stopping="first", logit_filters=(RepetitionPenalty(3.0, prompt),))[0][0]
+    found = run(
+        chain, [0], [5], beam=1, early_stopping="first", logit_filters=(RepetitionPenalty(torch.tensor([3.0]), prompt),)
+    )[0][0]
     tokens, total, before, last = [1], 0.0, 0, 1
     for token in [*found.tokens, *[END] * found.ended]:
         logits = hf.RepetitionPenaltyLogitsProcessor(3.0)(
@@ -101,12 +111,12 @@ def test_a_row_ends_at_the_first_stop_string(kind):
         else {"beam": 4, "early_stopping": "exact" if kind == "beam" else kind}
     )
     if kind == "sample":
-        how = {"sampling": SamplingSettings(sample_keys([str(row) for row in rows], 3, 5, torch.device("cpu")))}
+        how = {"sampling": samples_of(rows)}
     free = run(chain, rows, limits, nbest=1 if kind != "sample" else 3, **how)
     texts = [letters([each.tokens])[0] for some in free for each in some]
     long = [text for text in texts if len(text) >= 5]
     strings = (long[0][2:4], long[1][3:5])  # substrings of some texts
-    stops = StopStrings(strings, letters, [[1]] * 8)
+    stops = StopStrings([strings] * 8, letters, [[1]] * 8)
     found = run(chain, rows, limits, nbest=1 if kind != "sample" else 3, stop_strings=stops, **how)
     stopped = 0
     for row, (some, before) in enumerate(zip(found, free, strict=True)):
@@ -121,8 +131,8 @@ def test_a_row_ends_at_the_first_stop_string(kind):
                 assert letters([before[place].tokens])[0].startswith(text)
                 assert there or before[place].tokens == each.tokens
         alone = run_search(chain, chain.start([row]), torch.ones(1, 1, dtype=torch.long), torch.tensor([12]), SearchSettings(
-            END, nbest=1 if kind != "sample" else 3, stop_strings=StopStrings(strings, letters, [[1]]),
-            **how | ({"sampling": SamplingSettings(sample_keys([str(row)], 3, 5, torch.device("cpu")))} if kind == "sample" else {}),
+            END, nbest=1 if kind != "sample" else 3, stop_strings=StopStrings([strings], letters, [[1]]),
+            **how | ({"sampling": samples_of([row])} if kind == "sample" else {}),
         ))  # fmt: skip
         assert [each.tokens for each in alone[0]] == [each.tokens for each in some]
     assert stopped >= 2
@@ -147,7 +157,7 @@ def test_beam_search_ends_when_all_hypotheses_have_stopped():
             beam=5,
             nbest=3,
             early_stopping=stop,
-            stop_strings=StopStrings(("b", "c", "d"), letters, [[1]]),
+            stop_strings=StopStrings([("b", "c", "d")], letters, [[1]]),
         )[0]
         assert [len(each.tokens) for each in found] == [1, 1, 1] and steps[0] == 1
 
@@ -158,7 +168,7 @@ def test_stop_strings_match_in_every_tokenization(tokenizers):
         tokenizer = tokenizers[kind]
         ids = tokenizer.encode([TEXTS[0]])[0]
         for string in strings:
-            stops = StopStrings((string,), tokenizer.decode, [[tokenizer.start]])
+            stops = StopStrings([(string,)], tokenizer.decode, [[tokenizer.start]])
             candidates = torch.ones(1, 1, dtype=torch.bool)
             ends = [
                 bool(stops(torch.tensor([[ids[:end]]]), torch.tensor([0]), candidates))
@@ -175,10 +185,10 @@ def test_stop_strings_in_the_prompt_do_not_count(tokenizers):
     ids = tokenizer.encode(["und naïve"])[0]
     more = tokenizer.encode(["und Ideen"])[0]
     candidates = torch.ones(1, 1, dtype=torch.bool)
-    stops = StopStrings(("und",), tokenizer.decode, [ids])
+    stops = StopStrings([("und",)], tokenizer.decode, [ids])
     assert not stops(torch.tensor([[more[1:]]]), torch.tensor([0]), candidates)
     assert stops(torch.tensor([[more]]), torch.tensor([0]), candidates)
-    assert StopStrings((" und",), tokenizer.decode, [ids])(
+    assert StopStrings([(" und",)], tokenizer.decode, [ids])(
         torch.tensor([[more]]), torch.tensor([0]), candidates
     )  # with its space
 

@@ -23,6 +23,8 @@ from helpers.generation import (  # fmt: skip
 from torch import nn
 
 from regard.decode import Beam, Generator, Greedy, Sample, SearchRequest, SearchSettings, Suppress, run_search
+from regard.decode.engine import prefill
+from regard.decode.search import beam as beam_search
 from regard.decode.search.constraints import Constraints
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
@@ -69,6 +71,100 @@ def test_joining_requests_over_a_fixed_cache(name):
     assert engine._batch.cache.fixed and not engine._batch.used
 
 
+LONG = [[*range(4, 4 + 29)], [*range(7, 7 + 17)], [*range(4, 44)], [9, 8, 7]]
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "PART", 8)
+    monkeypatch.setattr(prefill, "LEAST", 8)
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(n=2), Beam(3, 2)], ids=str)
+@pytest.mark.parametrize("name", ["gpt", "window", "gru", "xl", "mixed ensemble", "prefix gpt"])
+def test_long_prompts_are_read_in_parts_beside_the_running_batch(name, strategy, short_parts):
+    """Others run on meanwhile; with parts that do and do not divide the prompt."""
+    model = build(name)
+    requests = [SearchRequest((START, *text), None, strategy, 9) for text in LONG]
+    engine = generator(model, rows=12, capacity=120)
+    short = engine.submit(SearchRequest((START, 5), None, Greedy(), 30, filters=(NO_END,)))
+    engine.tick()
+    handles, reading = [engine.submit(request) for request in requests], 0
+    while engine.busy:
+        before = len(short.tokens)
+        engine.tick()
+        if engine._long is not None:
+            reading += 1
+            assert short.done or len(short.tokens) == before + 1
+    assert reading == (0 if name == "xl" else 3 + 2 + 5)  # of 4, 3 and 6 parts, the last ends it
+    for handle, request in zip(handles, requests, strict=True):
+        assert worst_difference(handle.result(), alone(model, request)) < 1e-5
+
+
+def test_a_long_prompt_may_be_canceled_or_fail(short_parts):
+    model = build("gpt")
+    request = SearchRequest((START, *LONG[0]), None, Greedy(), 9)
+    engine = generator(model, rows=4, capacity=80)
+    first, second = engine.submit(request), engine.submit(request)
+    engine.tick()
+    assert engine._long is not None and engine.running_rows == 1
+    first.cancel()
+    assert engine._long is None and engine.running_rows == 0 and first.finish == "canceled"
+    assert worst_difference(second.result(), alone(model, request)) < 1e-5
+    broken, other = engine.submit(replace(request, prompt=(START, *LONG[0], 10**6))), engine.submit(request)
+    with pytest.raises(IndexError):
+        broken.result()
+    assert worst_difference(other.result(), alone(model, request)) < 1e-5 and not engine.busy
+
+
+def test_prompts_of_similar_length_are_read_together():
+    lengths = [20, 600, 21, 3, 24, 640, 4]
+    groups = prefill.groups_by_length([SearchRequest((1,) * length) for length in lengths])
+    assert [[lengths[number] for number in group] for group in groups] == [[3, 4], [20, 21, 24], [600, 640]]
+    sources = [SearchRequest((1,), source([5] * length)) for length in (4, 40, 5)]
+    assert prefill.groups_by_length(sources) == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("name", ["transformer", "gpt", "rnn", "ensemble"])
+def test_free_rows_are_given_up_and_taken_again(name):
+    model, sourced = build(name), name in SOURCED
+    lengths = [3, 3, 3, 3, 3, 3, 30, 3, 3]
+    requests = [
+        SearchRequest((START, 5 + n), source([7 + n, 8]) if sourced else None, Greedy(), length, filters=(NO_END,))
+        for n, length in enumerate(lengths)
+    ]
+    engine, rows = generator(model, rows=16, capacity=60), []
+    handles = [engine.submit(request) for request in requests]
+    while engine.busy:
+        engine.tick()
+        rows.append(0 if engine._batch.step is None else len(engine._batch.step.tokens))
+        if len(rows) == 8:
+            handles += [engine.submit(request) for request in requests[:3]]
+    assert rows[0] == 9 and rows[6] == 1 and rows[9] == 4 and rows[-2] == 1
+    for handle in handles:
+        assert worst_difference(handle.result(), alone(model, handle.request)) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(n=2), Beam(3, 2)], ids=str)
+def test_tables_grow_with_the_text(strategy, monkeypatch):
+    model = build("gpt")
+    requests = [SearchRequest((START, 5 + n), None, strategy, 40, filters=(NO_END,)) for n in range(3)]
+    wanted = [alone(model, request) for request in requests]
+    monkeypatch.setattr(beam_search, "FIRST_TOKENS", 4)
+    engine = generator(model, rows=12, capacity=2000)
+    handles, sizes = [engine.submit(requests[0])], set()
+    for request in requests[1:]:
+        for _ in range(6):
+            engine.tick()
+        handles.append(engine.submit(request))
+    while engine.busy:
+        engine.tick()
+        sizes |= {search.state.capacity for search in engine._batch.searches.values()}
+    assert max(sizes) == 64 and min(sizes) < 64
+    for handle, best in zip(handles, wanted, strict=True):
+        assert worst_difference(handle.result(), best) < 1e-5
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(top_k=20), Sample(n=3), Beam(3, 2)], ids=str)
 def test_agreeing_requests_share_a_search(strategy):
     """Requests with equal settings and rows of their own in its tables: prompts, banned phrases, seeds and limits."""
@@ -77,7 +173,11 @@ def test_agreeing_requests_share_a_search(strategy):
     for number in range(9):
         prefix = tuple(dice.choices(range(4, 50), k=number % 3))
         banned = tuple(tuple(dice.choices(range(4, 50), k=k)) for k in (1, 1, 2)) + ((*prefix, 9), (*prefix, 20))
-        own = replace(strategy, seed=number % 4) if isinstance(strategy, Sample) else strategy
+        own = strategy
+        if isinstance(strategy, Sample):
+            own = replace(
+                strategy, seed=number % 4, temperature=1 + number / 9, top_p=1 - number / 20, top_k=9 * number
+            )
         requests.append(
             SearchRequest(
                 (START, *prefix),
@@ -85,8 +185,8 @@ def test_agreeing_requests_share_a_search(strategy):
                 own,
                 8 + number,
                 (),
-                1.2,
-                ("q", "ab"),
+                1.2 + number / 10,
+                ("q", "ab")[: 1 + number % 2],
                 Constraints(prefix, number % 2 == 0, (), (), banned),
             )  # fmt: skip
         )

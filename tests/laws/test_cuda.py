@@ -17,7 +17,7 @@ from regard.config.family import family_of
 from regard.config.losses import SmoothedLoss
 from regard.data.batch import Batch
 from regard.data.datasets.collate import collate_pairs
-from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, run_search
+from regard.decode import Sample, SamplingSettings, SearchSettings, Suppress, run_search
 from regard.decode.engine import fixed_shapes
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.parts.inputs import Inputs
@@ -151,9 +151,8 @@ def test_graphed_search_equals_eager(way, family):
         model.to(device)
         settings = WAYS[way]
         if way == "samples":
-            settings = replace(
-                settings, sampling=SamplingSettings(torch.arange(3 * rows, device=device).view(rows, 3), (TopK(20),))
-            )
+            keys = torch.arange(3 * rows, device=device).view(rows, 3)
+            settings = replace(settings, sampling=SamplingSettings.of(keys, [Sample(n=3, top_k=20)] * rows))
         with torch.no_grad():
             cache = model.start(inputs(source.to(device)), len(source), capacity)
         prompt = torch.ones(rows, 1, dtype=torch.long, device=device)
@@ -198,7 +197,7 @@ def test_next_search_reuses_the_graph(way, monkeypatch):
     how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.GraphedStep.capture
 
     def drawn(place):
-        draws = SamplingSettings(torch.arange(36, device=place).view(12, 3), (TopK(20),))
+        draws = SamplingSettings.of(torch.arange(36, device=place).view(12, 3), [Sample(n=3, top_k=20)] * 12)
         return replace(how, sampling=draws) if way == "samples" else how
 
     monkeypatch.setattr(cuda_graph.GraphedStep, "capture", lambda self, *words: made.append(1) or kept(self, *words))

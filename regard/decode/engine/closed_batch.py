@@ -69,7 +69,7 @@ def read_prompt(stepper: EagerStep, prompt: Tensor, valid: Tensor | None) -> Ten
     else:
         scores = last_logits(stepper.model.step(prompt, cache, valid), valid)[:, None]  # (rows, 1, vocab): one beam
     if state.width > 1:
-        cache.branch(state.width, state.capacity)
+        cache.branch(state.width, state.most)
     return stepper.step(state.replicate_prompt(prompt)) if as_step else state.step_and_drop(scores)
 
 

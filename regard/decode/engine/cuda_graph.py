@@ -125,6 +125,12 @@ class BatchStep:
         self.graph.replay()
         return self.logits
 
+    def select(self, rows: Tensor) -> "BatchStep":
+        """The step of these rows, after the cache has dropped the others."""
+        fewer = BatchStep(self.model, self.cache, len(rows), self.tokens.device)
+        fewer.tokens, fewer.valid = self.tokens[rows], self.valid[rows]
+        return fewer
+
     def grown(self, rows: int) -> "BatchStep":
         """The step of more rows, after the cache has grown."""
         larger = BatchStep(self.model, self.cache, rows, self.tokens.device)

@@ -7,6 +7,7 @@ it while others run. Results are the same either way, and never depend on other 
 Only one thread may use a generator; the engine has a lock.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -21,7 +22,8 @@ from ..search.constraints import Constraints, ConstraintTokenizer
 from ..search.filters import Filter
 from ..search.texts import added_text
 from .closed_batch import run_search
-from .open_batch import OpenBatch, Prefill
+from .open_batch import OpenBatch
+from .prefill import LongPrompt, Prefill, groups_by_length
 from .requests import Finish, SearchRequest, SettingsBuilder, pad_prompts
 
 MAX_OVERTAKES = 32  # requests that may pass one that waits for more rows; then rows are kept free for it
@@ -104,6 +106,8 @@ class Generator:
         self._prefill = Prefill(model, context)
         self._waiting: deque[Handle] = deque()
         self._batch = self._new_batch()
+        self._long: tuple[Handle, LongPrompt] | None = None  # its prompt is read in parts
+        self._step_seconds = 0.0  # the time of the last step of the open batch
 
     def submit(self, request: SearchRequest) -> Handle:
         """Queue a request. It must fit into the open batch, if there is one."""
@@ -129,6 +133,8 @@ class Generator:
             return
         if handle in self._waiting:
             self._waiting.remove(handle)
+        elif self._long is not None and self._long[0] is handle:
+            self._long = None
         else:
             self._batch.remove(handle)
         handle.done, handle.finish = True, "canceled"
@@ -137,13 +143,13 @@ class Generator:
     def tick(self) -> list[Handle]:
         """Admit requests into the open batch and generate one token for each of its rows; return finished requests."""
         entering = self._next_handles()
-        handles = [*self._batch.handles, *entering]
+        handles = [*self._running, *entering]
         try:
             self._advance(entering)
             for handle in handles:
                 handle.notify()
         except BaseException:  # an interrupt in the middle of a step: begin again
-            self._batch = self._new_batch()
+            self._batch, self._long = self._new_batch(), None
             for handle in reversed(handles):
                 handle.done, handle.tokens = False, []
                 self._waiting.appendleft(handle)
@@ -177,12 +183,12 @@ class Generator:
     @property
     def busy(self) -> bool:
         """True while requests wait or run in the open batch."""
-        return bool(self._waiting or self._batch.searches)
+        return bool(self._waiting or self._long or self._batch.searches)
 
     @property
     def running_rows(self) -> int:
-        """The rows of the open batch that are in use."""
-        return len(self._batch.used)
+        """The rows of the open batch that are in use, or will be when a prompt is read."""
+        return len(self._batch.used) + self._reserved
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -198,18 +204,41 @@ class Generator:
 
     def _advance(self, entering: list[Handle]) -> None:
         """A step of the open batch. If it fails, its requests run alone: the others get the same tokens as before."""
-        handles = [*self._batch.handles, *entering]
+        handles = [*self._running, *entering]
         try:
-            if entering:
-                room = self._batch.prefill_room(max(len(handle.request.prompt) for handle in entering))
-                read = self._prefill.read([handle.request for handle in entering], room)
-                self._batch.admit(entering, *read)
+            self._read_part()
+            requests = [handle.request for handle in entering]
+            for group in groups_by_length(requests):
+                room = self._batch.prefill_room(max(len(requests[i].prompt) for i in group))
+                read = self._prefill.read([requests[i] for i in group], room)
+                self._batch.admit([entering[i] for i in group], *read)
+            begin = time.perf_counter()
             self._batch.advance()
+            self._step_seconds = time.perf_counter() - begin
         except Exception:
-            self._batch = self._new_batch()
+            self._batch, self._long = self._new_batch(), None
             for handle in handles:
                 handle.done = False
                 self._run_halves([handle])
+
+    def _read_part(self) -> None:
+        """Read a part of the long prompt; after the last one its request enters the batch."""
+        if self._long is None:
+            return
+        handle, prompt = self._long
+        if (logits := prompt.read_part(self._step_seconds if self._batch.searches else 0.0)) is not None:
+            self._long = None
+            self._batch.admit([handle], prompt.cache, logits)
+
+    @property
+    def _running(self) -> list[Handle]:
+        """The requests in the open batch, and the one whose prompt is read."""
+        return [*self._batch.handles, *([] if self._long is None else [self._long[0]])]
+
+    @property
+    def _reserved(self) -> int:
+        """Rows that the request will need whose prompt is read."""
+        return 0 if self._long is None else self._long[0].request.width
 
     def _refuse_above_capacity(self, request: SearchRequest, limit: int) -> None:
         assert self.capacity is not None
@@ -226,12 +255,15 @@ class Generator:
     def _next_handles(self) -> list[Handle]:
         """Requests to admit, in order of arrival, within the budget of a prefill.
 
-        Narrow requests pass one that needs more rows than are free, but not more than MAX_OVERTAKES times.
+        Narrow requests pass one that needs more rows than are free, but not more than MAX_OVERTAKES times. Long prompts
+        are read one at a time, in parts; others pass them.
         """
+        self._begin_long()
         handles: list[Handle] = []
-        free, budget = self._batch.free, PREFILL_BUDGET
-        for handle in list(self._waiting) if free else ():
-            first, cost = handle is self._waiting[0], handle.request.length + len(handle.request.prompt)
+        free, budget = self._batch.free - self._reserved, PREFILL_BUDGET
+        waiting = [handle for handle in self._waiting if not self._is_long(handle)] if free else []
+        for handle in waiting:
+            first, cost = handle is waiting[0], handle.request.length + len(handle.request.prompt)
             if not first and self._overtakes >= MAX_OVERTAKES:
                 break
             if handle.request.width > free:
@@ -243,6 +275,18 @@ class Generator:
             self._waiting.remove(handle)
             free, budget = free - handle.request.width, budget - cost
         return handles
+
+    def _begin_long(self) -> None:
+        """Choose the next long prompt to read if there are rows for it."""
+        long = next(filter(self._is_long, self._waiting), None)
+        if self._long is None and long is not None and long.request.width <= self._batch.free:
+            self._waiting.remove(long)
+            room = self._batch.prefill_room(len(long.request.prompt))
+            self._long = long, LongPrompt(self._prefill, long.request, room)
+
+    def _is_long(self, handle: Handle) -> bool:
+        """True for a prompt that is read in parts; beside a source, which is read at once, it is not."""
+        return handle.request.source is None and len(handle.request.prompt) > self._prefill.part
 
     def _run_halves(self, handles: list[Handle]) -> None:
         """A closed batch. If it fails, its halves run: in the end one request fails, and no other."""

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from ...families.protocols import TokenModel
-from ..search.beam import SHAPE_MULTIPLE, BeamSearch, OpenCache, SearchState
-from .closed_batch import build_search, last_logits
+from ..search.beam import BeamSearch, OpenCache, SearchState
+from .closed_batch import build_search
 from .cuda_graph import BatchStep
-from .requests import SearchRequest, SettingsBuilder, pad_prompts, stack_sources
+from .requests import SettingsBuilder
 
 if TYPE_CHECKING:
     from .generator import Handle
 
 PREFILL_MULTIPLE = 16  # capacities of prefilled caches are rounded up to it
+GROWTH = 1.25  # of the rows when there are too few
+DROP_BELOW = 0.5  # rows without a request are given up when at most this share is in use: it copies the others
 
 
 class BeamRows:
@@ -143,6 +145,7 @@ class OpenBatch:
     def advance(self) -> None:
         """Read the last tokens of all rows and choose the next ones."""
         if self.searches and self.step is not None:
+            self._drop_free_rows()
             self.cache.rebound(max(search.longest for search in self.searches.values()))
             logits = self.step()
             for search in self.searches.values():
@@ -190,11 +193,27 @@ class OpenBatch:
             self.step.refresh()
             return
         if needed > (size := len(self.step.tokens)):
-            index = torch.arange(min(self.rows, max(needed, 2 * size)), device=device)
+            index = torch.arange(min(self.rows, max(needed, int(GROWTH * size))), device=device)
             self.cache.select(index.where(index < size, 0))
             self.step = self.step.grown(len(index))
         self.cache.put(slots, cache, origin)
         self.step.refresh()
+
+    def _drop_free_rows(self) -> None:
+        """Give up free rows if they are many. A fixed cache keeps them: a captured step has its shape."""
+        assert self.step is not None
+        if self.fixed or len(self.used) > DROP_BELOW * len(self.step.tokens):
+            return
+        slots = sorted(self.used)
+        index, place = (
+            torch.tensor(slots, device=self.step.tokens.device),
+            {slot: row for row, slot in enumerate(slots)},
+        )
+        self.cache.select(index)
+        self.step = self.step.select(index)
+        for search in self.searches.values():
+            search.rows.slots = torch.tensor([[place[slot] for slot in row] for row in search.rows.slots.tolist()])
+        self.used = set(place.values())
 
     def _retire_finished(self) -> None:
         for search in self.searches.values():
@@ -220,46 +239,3 @@ class OpenBatch:
         self.searches = {key: search for key, search in self.searches.items() if search.handles}
         if not self.searches and not self.fixed:
             self.step = None  # the next load may be smaller; a captured step stays
-
-
-class Prefill:
-    """Reads prompts into caches."""
-
-    def __init__(self, model: TokenModel[Any], context: int | None) -> None:
-        self.model, self.context, self.device = model, context, device_of(model)
-
-    def start(self, requests: Sequence[SearchRequest], capacity: int | None) -> OpenCache:
-        """A cache that holds the sources and has room for `capacity` tokens of each row; None: it grows."""
-        sources = [request.source for request in requests if request.source is not None]
-        if not sources:
-            cache: OpenCache = self.model.start(None, len(requests), capacity)
-            return cache
-        longest = max(request.length for request in requests)
-        room = min(-longest % SHAPE_MULTIPLE, (self.context or longest + SHAPE_MULTIPLE) - longest)
-        if self.device.type != "cuda" or sources[0].modality == "pixels":
-            room = 0  # rounded shapes only serve CUDA graphs
-        cache = self.model.start(stack_sources(sources, max(room, 0), self.device), len(sources), capacity)
-        return cache
-
-    def growing_or_fixed(self, requests: Sequence[SearchRequest], limit: int) -> OpenCache:
-        """The cache of a closed batch with at most `limit` new tokens.
-
-        On a GPU it has room for all tokens, in rounded shapes, so that CUDA graphs can be reused. Elsewhere it grows,
-        so that attention reads fewer keys.
-        """
-        if self.device.type != "cuda":
-            return self.start(requests, None)
-        tokens = max(len(request.prompt) for request in requests) + limit
-        return self.start(requests, (tokens // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
-
-    def read(self, requests: Sequence[SearchRequest], capacity: int | None) -> tuple[OpenCache, Tensor]:
-        """A cache that has read the prompts, and the logits of their next tokens (rows, vocab)."""
-        cache = self.start(requests, capacity)
-        prompt, valid = pad_prompts([request.prompt for request in requests], self.device)
-        return cache, last_logits(self.model.step(prompt, cache, valid), valid)
-
-
-def device_of(model: object) -> torch.device:
-    """The device of a model or of the first member of an ensemble."""
-    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
-    return next((weight.device for weight in weights), torch.device("cpu"))

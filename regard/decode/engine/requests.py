@@ -1,7 +1,7 @@
 """A request for one generation, and the settings of a batch of requests."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -14,8 +14,9 @@ from ...config.strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sa
 from ...parts.inputs import Inputs
 from ..search.beam import SearchSettings
 from ..search.constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
+from ..search.draw import SamplingSettings
 from ..search.filters import Filter, RepetitionPenalty
-from ..search.sample import SamplingSettings, sample_keys, sampling_filters
+from ..search.sample import sample_keys
 from ..search.texts import StopStrings
 from ..search.token_rules import RuleRows, last_filters, rule_filters, token_table
 
@@ -69,12 +70,14 @@ class SearchRequest:
         return f"{values} {list(self.prompt)}" if self.key is None else self.key
 
     def agreement(self) -> Hashable:
-        """Requests with equal values can share one search."""
-        strategy = replace(self.strategy, seed=0) if isinstance(self.strategy, Sample) else self.strategy
+        """Requests with equal values can share one search. Seeds, limits and penalties differ by row."""
+        strategy = self.strategy
+        if isinstance(strategy, Sample):
+            strategy = Sample(n=strategy.n, length_penalty=strategy.length_penalty)
         modality = None if self.source is None else self.source.modality
-        filters = tuple(map(id, self.filters))
-        shared = strategy, modality, filters, self.repetition_penalty, self.stop, self.rules
-        return *shared, bool(self.min_tokens), bool(self.constraints.include)
+        shared = strategy, modality, tuple(map(id, self.filters)), self.rules
+        flags = self.repetition_penalty != 1, bool(self.stop), bool(self.min_tokens), bool(self.constraints.include)
+        return *shared, *flags
 
 
 class SettingsBuilder:
@@ -94,7 +97,7 @@ class SettingsBuilder:
         if isinstance(strategy, Beam):
             beam, nbest, early = strategy.size, strategy.n, strategy.early_stopping
         elif isinstance(strategy, Sample):
-            nbest, sampling = strategy.n, self._sampling(requests, strategy, device)
+            nbest, sampling = strategy.n, self._sampling(requests, strategy.n, device)
         constraints = [request.constraints for request in requests]
         filters: tuple[Filter, ...] = ()
         required = None
@@ -131,10 +134,14 @@ class SettingsBuilder:
         """The text of tokens."""
         return self.required_tokenizer().tokenizer.decode
 
-    def _sampling(self, requests: Sequence[SearchRequest], strategy: Sample, device: torch.device) -> SamplingSettings:
-        pairs = [(r.sample_key, r.strategy.seed) for r in requests if isinstance(r.strategy, Sample)]
-        keys = torch.cat([sample_keys([key], strategy.n, seed, torch.device("cpu")) for key, seed in pairs])
-        return SamplingSettings(keys.to(device), sampling_filters(strategy))
+    def _sampling(self, requests: Sequence[SearchRequest], samples: int, device: torch.device) -> SamplingSettings:
+        pairs = [(request.sample_key, request.strategy) for request in requests]
+        strategies = [strategy for _, strategy in pairs if isinstance(strategy, Sample)]
+        keys = [
+            sample_keys([key], samples, strategy.seed, device)
+            for (key, _), strategy in zip(pairs, strategies, strict=True)
+        ]
+        return SamplingSettings.of(torch.cat(keys), strategies)
 
     def _rule_filters(
         self, requests: Sequence[SearchRequest], ends: Sequence[int], device: torch.device
@@ -144,7 +151,8 @@ class SettingsBuilder:
         if first.repetition_penalty == 1 and not first.min_tokens and first.rules == TokenRules():
             return (), ()
         prompt = token_table([request.prompt for request in requests], device, left=True)
-        penalty = (RepetitionPenalty(first.repetition_penalty, prompt),) if first.repetition_penalty != 1 else ()
+        factors = torch.tensor([request.repetition_penalty for request in requests], device=device)
+        penalty = (RepetitionPenalty(factors, prompt),) if first.repetition_penalty != 1 else ()
         least = torch.tensor([request.min_tokens for request in requests], device=device) if first.min_tokens else None
         source = None
         if first.rules.encoder_no_repeat_ngram_size:
@@ -155,7 +163,8 @@ class SettingsBuilder:
     def _stop_strings(self, requests: Sequence[SearchRequest]) -> StopStrings | None:
         if not requests[0].stop:
             return None
-        return StopStrings(requests[0].stop, self.decode, [list(request.prompt) for request in requests])
+        strings, prompts = [request.stop for request in requests], [list(request.prompt) for request in requests]
+        return StopStrings(strings, self.decode, prompts)
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from ...families.protocols import FertilityModel
 from ...parts import Encoded
 from ...parts.parallel.fertility import best_fertilities, even_fertilities
+from ..search.draw import exponential
 from ..search.pool import TIE, first_best
-from ..search.sample import gumbel
 
 
 def likeliest(scores: Tensor) -> Tensor:
@@ -82,11 +82,10 @@ class TokenCopying(Copying):
         return expected(self.logprobs)
 
     def several(self, keys: Tensor) -> Tensor:
-        rows, size, classes = self.logprobs.shape
-        samples = keys.size(1)
-        places = torch.arange(1, size + 1, device=keys.device).repeat(samples)
-        noise = gumbel(keys.repeat_interleave(size, 1), places[None], classes).view(rows, samples, size, classes)
-        fertilities = (self.logprobs[:, None] + noise).argmax(-1)
+        _, size, classes = self.logprobs.shape
+        places = torch.arange(1, size + 1, device=keys.device)[:, None]
+        noise = exponential(keys[:, :, None, None], places, torch.arange(classes, device=keys.device))
+        fertilities = (self.logprobs[:, None] - noise.log()).argmax(-1)  # a draw from these probabilities
         fertilities[:, 0] = self.likeliest()
         return fertilities
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...config.strategies import EarlyStopping
 from .filters import Filter, StepContext
@@ -17,9 +18,10 @@ from .pool import HypothesisPool, top_candidates
 
 if TYPE_CHECKING:
     from .constrained_beam import RequiredPhrases
-    from .sample import SamplingSettings
+    from .draw import SamplingSettings
     from .texts import StopStrings
 
+FIRST_TOKENS = 64  # tokens that the tables of a search hold at first on a CPU; they double when they are full
 SHAPE_MULTIPLE = 16  # lengths are rounded up to it, so that searches of similar length share their shapes
 DROP_BELOW = 0.75  # drop finished rows when at most this share is still active: each drop copies the caches
 DROP_BELOW_FIXED = 0.1  # the same for a fixed cache: a drop forces a new graph capture, and fewer rows save little
@@ -88,6 +90,7 @@ class SearchState(ABC):
     replicates_prompt = False  # all beams may start as copies of the prompt, of which only the first counts
     per_row: ClassVar[tuple[str, ...]] = "logprobs", "tokens", "active", "device_step"  # tensors of the active rows
     per_input: ClassVar[tuple[str, ...]] = ("limits",)  # tensors of the input rows
+    tables: ClassVar[tuple[str, ...]] = ("tokens",)  # tensors whose last dimension is the capacity
 
     def __init__(
         self, settings: SearchSettings, width: int, cache: SearchCache, limits: Tensor, capacity: int = 0
@@ -96,7 +99,8 @@ class SearchState(ABC):
         self.settings, self.width, self.cache, self.limits = settings, width, cache, limits
         rows, device = len(limits), limits.device
         most = max(capacity, int(limits.max()))
-        self.capacity = -(-most // SHAPE_MULTIPLE) * SHAPE_MULTIPLE  # tokens that `tokens` can hold
+        self.most = -(-most // SHAPE_MULTIPLE) * SHAPE_MULTIPLE  # tokens that a row may have
+        self.capacity = self.most if limits.is_cuda else min(self.most, FIRST_TOKENS)  # that `tokens` can hold now
         self.input_row = torch.arange(rows, device=device)  # the input row of each active row
         self.logprobs = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
         self.tokens = torch.zeros(rows, 1, self.capacity, dtype=torch.long, device=device)  # the first `step` are set
@@ -148,7 +152,9 @@ class SearchState(ABC):
         return self.drop_finished(self.advance(logits))
 
     def advance(self, logits: Tensor) -> Tensor:
-        """The tokens to read next. It never synchronizes with the device and keeps tensor addresses: graph-safe."""
+        """The tokens to read next. On a GPU it never synchronizes and keeps tensor addresses: graph-safe."""
+        if self.step >= self.capacity:
+            self.resize(min(2 * self.capacity, self.most))
         context, old_logprobs, old_tokens = self.step_context(), self.logprobs, self.tokens
         scores = self._log_probabilities(logits, context).add_(old_logprobs[:, :, None])  # (rows, beams, vocab)
         self.step += 1
@@ -188,8 +194,17 @@ class SearchState(ABC):
             setattr(self, name, getattr(self, name)[self.input_row])
         self.input_row = torch.arange(len(rows), device=rows.device)
 
+    def resize(self, capacity: int) -> None:
+        """Make room for so many tokens of each row."""
+        for name in self.tables:
+            setattr(self, name, F.pad(getattr(self, name), (0, capacity - self.capacity)))
+        self.capacity = capacity
+
     def join(self, other: Self) -> None:
-        """Append the rows of another search with the same settings and capacity; steps may differ."""
+        """Append the rows of another search with the same settings; steps may differ."""
+        for state in (self, other):
+            state.resize(max(self.capacity, other.capacity))
+        self.most = max(self.most, other.most)
         for name in (*self.per_row, *self.per_input):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.input_row = torch.arange(len(self.limits), device=self.limits.device)
@@ -303,13 +318,17 @@ class BeamSearch(SearchState):
             length = length + 1
         return self.logprobs.amax(1) / length**alpha <= worst
 
+    def resize(self, capacity: int) -> None:
+        super().resize(capacity)
+        self.pool.resize(capacity)
+
     def retain(self, rows: Tensor) -> None:
         self.pool.select(self.input_row[rows])
         super().retain(rows)
 
     def join(self, other: Self) -> None:
-        self.pool.join(other.pool)
         super().join(other)
+        self.pool.join(other.pool)
 
     def results(self, rows: Tensor | None = None) -> list[list[Hypothesis]]:
         parts = self.pool.best(self.settings.nbest, None if rows is None else self.input_row[rows])

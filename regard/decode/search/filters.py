@@ -1,8 +1,7 @@
-"""Filters over the log-probabilities of the next token: forbidden tokens, penalties and sampling distributions."""
+"""Filters over the log-probabilities of the next token: forbidden tokens and penalties."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Protocol
 
 import torch
@@ -221,10 +220,11 @@ class RepetitionPenalty:
 
     It divides positive scores and multiplies negative ones. As in Hugging Face, it applies to log-probabilities in beam
     search, and elsewhere to raw logits (`SearchSettings.logit_filters`).
-    `prompt` (rows, tokens) stands before the first token, NO_TOKEN where a row has fewer.
+    `penalty` (input rows,) has one factor for each row. `prompt` (rows, tokens) stands before the first token, NO_TOKEN
+    where a row has fewer.
     """
 
-    def __init__(self, penalty: float, prompt: Tensor) -> None:
+    def __init__(self, penalty: Tensor, prompt: Tensor) -> None:
         self.penalty, self.prompt = penalty, prompt
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
@@ -232,60 +232,6 @@ class RepetitionPenalty:
         past = context.history(self.prompt)
         index = past.masked_fill(past < 0, vocab)
         used = past.new_zeros(rows, beams, vocab + 1, dtype=torch.bool).scatter(2, index, True)[:, :, :vocab]
-        penalized = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
+        penalty = self.penalty[context.input_row][:, None, None]
+        penalized = torch.where(scores < 0, scores * penalty, scores / penalty)
         return torch.where(used, penalized, scores)
-
-
-# --- distributions to sample from; a constant added to all log-probabilities does not matter -------------------------
-
-
-class Temperature:
-    """Below 1 sharpens the distribution, above 1 flattens it."""
-
-    graph_safe = True
-
-    def __init__(self, temperature: float) -> None:
-        self.temperature = temperature
-
-    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        return (scores - scores.amax(-1, keepdim=True)) / self.temperature  # the best stays finite at any temperature
-
-
-class TopK:
-    """Keep the `count` likeliest tokens, and those as likely as the last of them."""
-
-    graph_safe = True
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        least = scores.topk(min(self.count, scores.size(-1))).values[..., -1:]
-        return scores.masked_fill(scores < least, -torch.inf)
-
-
-class TopP:
-    """Keep the likeliest tokens that together reach `share` of the probability (1904.09751), at least one."""
-
-    graph_safe = True
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-
-    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        ordered, index = scores.sort(dim=-1, descending=True, stable=True)
-        p = ordered.softmax(-1)
-        excluded = p.cumsum(-1) - p >= self.share  # the likelier tokens reach the share without this one
-        return scores.masked_fill(torch.zeros_like(excluded).scatter(-1, index, excluded), -torch.inf)
-
-
-class MinP:
-    """Keep tokens with at least this share of the likeliest token's probability (2407.01082)."""
-
-    graph_safe = True
-
-    def __init__(self, share: float) -> None:
-        self.least = log(share)
-
-    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        return scores.masked_fill(scores < scores.amax(-1, keepdim=True) + self.least, -torch.inf)

@@ -115,6 +115,10 @@ class HypothesisPool:
         for name in PARTS:
             setattr(self, name, getattr(self, name)[rows])
 
+    def resize(self, capacity: int) -> None:
+        """Make room for so many tokens of each hypothesis."""
+        self.tokens = F.pad(self.tokens, (0, capacity - self.tokens.size(2)))
+
     def join(self, other: "HypothesisPool") -> None:
         for name in PARTS:
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))

@@ -97,19 +97,20 @@ SPARE_TOKENS = 4  # beyond those that can hold a stop string: a character may be
 
 
 class StopStrings:
-    """Finds stop strings in hypotheses.
+    """Finds the stop strings of each row in its hypotheses.
 
     `prompts` has the prompt of each row: tokens may decode differently at the beginning of a text.
     """
 
     def __init__(
         self,
-        strings: Sequence[str],
+        strings: Sequence[Sequence[str]],
         decode: Callable[[Sequence[Sequence[int]]], list[str]],
         prompts: Sequence[list[int]],
     ) -> None:
-        self.strings, self.decode, self.prompts = tuple(strings), decode, prompts
-        self.window = max(len(string.encode()) for string in strings) + SPARE_TOKENS  # a token has at least one byte
+        self.strings, self.decode, self.prompts = strings, decode, prompts
+        longest = max(len(string.encode()) for row in strings for string in row)
+        self.window = longest + SPARE_TOKENS  # a token has at least one byte
 
     def __call__(self, tokens: Tensor, input_row: Tensor, candidates: Tensor) -> Tensor:
         """(rows, new) bool: which `candidates` among tokens (rows, new, length) now contain a stop string.
@@ -122,12 +123,12 @@ class StopStrings:
         for i, j in positions:
             row_tokens = [token for token in recent[i][j] if token != NO_TOKEN]
             prompt = self.prompts[rows[i]] if len(row_tokens) <= self.window else None
-            matches[i, j] = self._matches(row_tokens[-self.window :], prompt)
+            matches[i, j] = self._matches(row_tokens[-self.window :], prompt, self.strings[rows[i]])
         return matches.to(candidates.device)
 
-    def _matches(self, tokens: list[int], prompt: list[int] | None) -> bool:
+    def _matches(self, tokens: list[int], prompt: list[int] | None, strings: Sequence[str]) -> bool:
         text = self.decode([tokens])[0] if prompt is None else added_text(self.decode, prompt, tokens)
-        return any(string in text for string in self.strings)
+        return any(string in text for string in strings)
 
 
 def cut_at_stop(text: str, strings: Sequence[str]) -> tuple[str, bool]:

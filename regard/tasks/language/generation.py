@@ -85,8 +85,8 @@ class PromptWriter:
     def _text(self, prompt: Sequence[int], hypothesis: Hypothesis, stop: Sequence[str], limit: int) -> GeneratedText:
         """A hypothesis as text: it ends before a stop string, and never inside a character."""
         tokens = hypothesis.tokens
-        added = added_text(self.tokenizer.decode, prompt, tokens)
-        text, stopped = cut_at_stop(without_incomplete(added, self.tokenizer, tokens), stop)
+        text, stopped = cut_at_stop(added_text(self.tokenizer.decode, prompt, tokens), stop)
+        text = text if stopped else without_incomplete(text, self.tokenizer, tokens)
         cut: FinishReason = "length" if len(tokens) == limit else "context"
         finish: FinishReason = "stop" if stopped else "end" if hypothesis.ended else cut
         return GeneratedText(text, hypothesis.score, hypothesis.logprob, finish, len(tokens) + (finish == "end"))
