@@ -356,6 +356,8 @@ def test_attribution_of_what_cannot_be_attributed(runs, capsys):
             saliency(regard.load(folder), *texts)
     with pytest.raises(UserError, match="precision=int8 has no gradients; use precision=fp32"):
         saliency(regard.load(runs("classify"), precision="int8"), "A dog")
+    with pytest.raises(UserError, match="2 texts are given as one item, but task language reads one; give one"):
+        saliency(regard.load(runs("language")), ("A dog", "a cat"))
     assert run("look", runs("classify"), "A dog", "--saliency", "--out", "a.png") == 2
     assert "this measurement has no picture; expected a .json file" in capsys.readouterr().err
 
