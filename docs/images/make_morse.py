@@ -16,15 +16,13 @@ MESSAGE = "CQ DE W1AW"
 SETTINGS = MorseSettings(speed=22, snr=15, fading=0.2, jitter=0.03, drift=5)
 
 
-def main(run: str) -> None:
+def main(run: str, out: Path) -> None:
     predictor = regard.load(run)
     recording = encode_morse(MESSAGE, np.random.default_rng(7), SETTINGS)
     sound = recording.samples, recording.rate
     frames = predictor.sound.encode(sound)
-    (ids,) = predictor.target.encode([recording.text])
-    times = np.array(predictor.times.align(frames, ids).times)
-    view = predictor.look(sound, recording.text)
-    attention = view.cross()[: len(ids)].numpy()
+    times = np.array(predictor.align(sound, recording.text).alignment.times)
+    attention = predictor.look(sound, recording.text).cross()[: len(times)].numpy()
     seconds = len(recording.samples) / recording.rate
     figure = Figure(figsize=(9, 4.6), dpi=110, layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
@@ -37,14 +35,14 @@ def main(run: str) -> None:
     top.set_ylim(0, bins * 1.4)
     top.set_ylabel("frequency bin")
     top.set_title("frames; blue: true times of the characters, red: forced alignment", fontsize=10)
-    bottom.imshow(attention, aspect="auto", cmap="Blues", extent=(0, seconds, len(ids), 0))
+    bottom.imshow(attention, aspect="auto", cmap="Blues", extent=(0, seconds, len(times), 0))
     for row, (start, end) in enumerate(recording.onsets):
         bottom.plot([start, end], [row + 0.5] * 2, color="#c0392b", linewidth=1)
-    bottom.set_yticks(np.arange(len(ids)) + 0.5, list(recording.text), fontsize=8)
+    bottom.set_yticks(np.arange(len(times)) + 0.5, list(recording.text), fontsize=8)
     bottom.set_xlabel("seconds")
     bottom.set_title("cross-attention of the decoder; red: true times", fontsize=10)
-    figure.savefig(Path(__file__).parent / "morse.png")
-    peaks = np.array([predictor.times.center(place) for place in attention.argmax(1)])
+    figure.savefig(out)
+    peaks = (attention.argmax(1) + 0.5) * seconds / attention.shape[1]  # the middle of a position
     keyed = np.array([letter != " " for letter in recording.text])
     for name, found in (("alignment", times.mean(1)), ("attention", peaks)):
         outside = np.maximum(recording.onsets[:, 0] - found, found - recording.onsets[:, 1]).clip(min=0)[keyed]
@@ -53,4 +51,4 @@ def main(run: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(__file__).with_name("morse.png"))

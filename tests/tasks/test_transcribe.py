@@ -1,5 +1,6 @@
 """Transcription: silence, strategies, constraints, details, long recordings, alignment and evaluation."""
 
+import runpy
 import tracemalloc
 import wave
 from pathlib import Path
@@ -394,3 +395,12 @@ def test_evaluation(predictor: TranscribePredictor) -> None:
     )
     metrics = normalizing.evaluate(right)
     assert (metrics["exact"], metrics["wer"], metrics["normalize"]) == (1, 0, "basic")
+
+
+def test_the_picture_of_the_page_is_drawn(tmp_path: Path, capsys: Any) -> None:
+    namespace = runpy.run_path(str(Path(__file__).parents[2] / "docs/images/make_morse.py"))
+    namespace["main"](str(tiny_run("transcribe", **TINY)), tmp_path / "morse.png")
+    assert (tmp_path / "morse.png").stat().st_size > 10_000
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["alignment", "attention"]
+    assert all("within the true time of their character" in line for line in lines)
