@@ -170,10 +170,6 @@ class AttentionView:
             raise UserError(f"layer {layer} is not recorded; look without layer=, or with layer={layer}")
         return chosen
 
-    def cross_layers(self) -> list[Tensor]:
-        """(heads, target, source) of every recorded decoder layer."""
-        return [attention.weights for attention in self.maps if attention.kind == "cross"]
-
     def cross(self) -> Tensor:
         """(target, source): the cross-attention that aligns."""
         layer, head = self.layer_map(kind="cross").weights, self.first_head(None, "cross")

@@ -100,7 +100,8 @@ class SearchState(ABC):
         rows, device = len(limits), limits.device
         most = max(capacity, int(limits.max()))
         self.most = -(-most // SHAPE_MULTIPLE) * SHAPE_MULTIPLE  # tokens that a row may have
-        torch.empty(rows, width, self.most, dtype=torch.long, device=device)  # fails now if the tables can never fit
+        if not limits.is_cuda:
+            torch.empty(rows, width, self.most, dtype=torch.long)  # fails now if the tables can never fit
         self.capacity = self.most if limits.is_cuda else min(self.most, FIRST_TOKENS)  # that `tokens` can hold now
         self.input_row = torch.arange(rows, device=device)  # the input row of each active row
         self.logprobs = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis

@@ -15,7 +15,6 @@ import torch
 from tokenizers import processors
 from torch import Tensor, nn
 
-from ...config.run import AnyRun
 from ...errors import UserError
 from ...families import bert
 from ...files import JsonMapping, JsonObject
@@ -36,7 +35,7 @@ from .config_table import (
     require_class,
 )
 from .control_ids import check_control_ids, check_vocabulary
-from .format import Folder, Tensors
+from .format import ExportSource, Folder, Tensors
 from .labels import PROBLEM_TYPE, label_names, problem_type
 from .sentence_transformers import apply_sentence_settings, read_modules
 from .tokenizer_export import portable_tokenizer, write_tokenizer_json
@@ -226,13 +225,9 @@ class EncoderFolder(Folder):
     problem_type: str = "auto"  # of the head class: data.problem_type
 
 
-class EncoderSource(Protocol):
+class EncoderSource(ExportSource, Protocol):
     """The parts of an encoder's predictor that an export reads; with a head for labels it also has `labels`."""
 
-    @property
-    def run(self) -> AnyRun: ...
-    @property
-    def module(self) -> nn.Module: ...
     @property
     def tokenizer(self) -> TrainedTokenizer: ...
 

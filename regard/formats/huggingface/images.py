@@ -6,13 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
-
-from ...config.run import AnyRun
 from ...files import JsonMapping, JsonObject, write_json
 from ...processors.image.processor import MAX_ASPECT, RESAMPLING, Channels, ImageProcessor
 from .files import PROCESSOR, read_processor
-from .format import Folder
+from .format import ExportSource, Folder
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -179,13 +176,9 @@ class ImageFolder(Folder):
     labels: tuple[str, ...]
 
 
-class ImageSource(Protocol):
+class ImageSource(ExportSource, Protocol):
     """The parts of an image predictor that an export reads."""
 
-    @property
-    def run(self) -> AnyRun: ...
-    @property
-    def module(self) -> nn.Module: ...
     @property
     def image(self) -> ImageProcessor: ...
 
