@@ -1,11 +1,16 @@
 """Random folders of transformers with odd but valid settings. regard gives the outputs of transformers, or refuses the
 folder and names the setting.
+
+`PYTHONPATH=.:tests python -m helpers.odd_folders 0 400` counts both for these seeds.
 """
 
 import json
 import random
 import re
+import sys
+import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -583,3 +588,20 @@ def draw_written(seed: int, folder: Path) -> tuple[OddFolder, Path]:
         if write(odd, path):
             return odd, path
     raise AssertionError(f"transformers cannot read any of 40 folders of seed {seed}")
+
+
+def main() -> None:
+    """Check the folders of seeds from the first to before the second argument; print how many are equal and refused."""
+    hf.logging.set_verbosity_error()
+    hf.logging.disable_progress_bar()
+    counts: Counter[str] = Counter()
+    for seed in range(*map(int, sys.argv[1:3])):
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            odd, path = draw_written(seed, Path(folder))
+            counts["equal" if check(odd, path) == "equal" else "refused by name"] += 1
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main()
