@@ -69,10 +69,10 @@ def generated(folder: Path, texts: list[str], **words) -> list[str]:
 
 def test_huggingface(run, tmp_path, capsys):
     out, data = tmp_path / "deep" / "marian", run.parent / "files"
-    code, told, _ = said(
+    code, report, _ = said(
         capsys, "convert", run, "--to", "huggingface", "--out", out, "--data", f"{data}/test.low,{data}/test.up"
     )
-    assert code == 0 and "transformers" in told and "outputs apart by" in told and "bleu" in told
+    assert code == 0 and "transformers" in report and "outputs apart by" in report and "bleu" in report
     assert {path.name for path in out.iterdir()} == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
@@ -113,8 +113,8 @@ def test_huggingface(run, tmp_path, capsys):
 def test_every_supported_form(settings, tmp_path):
     run = short(**settings)
     out = tmp_path / "out"
-    told = regard.convert(run, to="huggingface", out=out)
-    assert "32 of 32 texts equal" in told["checked"]
+    report = regard.convert(run, to="huggingface", out=out)
+    assert "32 of 32 texts equal" in report["checked"]
     ours, again = regard.load(run), regard.load(out)
     texts = [*TEXTS, "a <café> and <url>"]
     assert ours.source.encode(texts) == again.source.encode(texts)
@@ -244,8 +244,8 @@ def translated(folder: Path, system, texts: list[str], **words) -> list[str]:
 
 def test_ctranslate2(run, tmp_path, capsys):
     out = tmp_path / "ct2"
-    code, told, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--out", out)
-    assert code == 0 and re.search(r"\b(1[56]) of \1 texts equal", told)  # one may not end
+    code, report, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--out", out)
+    assert code == 0 and re.search(r"\b(1[56]) of \1 texts equal", report)  # one may not end
     ours, texts = regard.load(run), [text for text in TEXTS if text.strip()]
     for beam, penalty in ((1, 1.0), (5, 1.0), (3, 0.6)):
         how = {"kind": "greedy"} if beam == 1 else {"beam": beam, "early_stopping": "first", "length_penalty": penalty}
@@ -256,11 +256,11 @@ def test_ctranslate2(run, tmp_path, capsys):
         == translated(out, ours, texts[:1], beam_size=5, length_penalty=1.0)[0] + "\n"
     )
     small_out = tmp_path / "int8"
-    code, told, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--precision", "int8", "--out", small_out)
-    found = re.search(r"\b(\d+) of 1[56] texts equal to those of fp32, log-probabilities apart by (\S+)", told)
-    assert code == 0 and found and float(found[2]) < 1, told  # the run itself is not rounded
+    code, report, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--precision", "int8", "--out", small_out)
+    found = re.search(r"\b(\d+) of 1[56] texts equal to those of fp32, log-probabilities apart by (\S+)", report)
+    assert code == 0 and found and float(found[2]) < 1, report  # the run itself is not rounded
     if HAS_VNNI:  # without it, CTranslate2's sums of products overflow now and then
-        assert int(found[1]) >= 12, told
+        assert int(found[1]) >= 12, report
     assert (small_out / "model.bin").stat().st_size < 0.6 * (out / "model.bin").stat().st_size
     load_tokenizer(out / "tokenizer.json")
 
@@ -278,8 +278,10 @@ def test_ctranslate2(run, tmp_path, capsys):
 )  # fmt: skip
 def test_every_supported_form_of_ctranslate2(settings, tmp_path):
     run = short(**settings)
-    told = regard.convert(run, to="ctranslate2", out=tmp_path / "out")["checked"]
-    assert "texts equal" in told and float(told.rpartition(" ")[2]) < 1e-5  # texts may tie: the run has learned nothing
+    report = regard.convert(run, to="ctranslate2", out=tmp_path / "out")["checked"]
+    assert (
+        "texts equal" in report and float(report.rpartition(" ")[2]) < 1e-5
+    )  # texts may tie: the run has learned nothing
     refused("cannot become a Marian folder", run, to="huggingface", out=tmp_path / "other")
 
 
@@ -454,5 +456,5 @@ def test_random_sentences_replace_missing_data(run, tmp_path):
     about = json.loads((copy / "run.json").read_text())
     about["config"]["data"] |= {name: [["gone.low"], ["gone.up"]] for name in ("train", "valid", "test")}
     (copy / "run.json").write_text(json.dumps(about))
-    told = regard.convert(copy, to="huggingface", out=tmp_path / "out")
-    assert "8 sentences" in told["checked"]
+    report = regard.convert(copy, to="huggingface", out=tmp_path / "out")
+    assert "8 sentences" in report["checked"]

@@ -70,8 +70,8 @@ def test_gpt2_folder(run, tmp_path, capsys):
     code = main(
         ["convert", str(run), "--to", "huggingface", "--out", str(out), "--data", str(run.parent / "valid.txt")]
     )
-    told = capsys.readouterr().out
-    assert code == 0 and "9 texts with regard and transformers" in told and "18 of 18 texts equal" in told
+    report = capsys.readouterr().out
+    assert code == 0 and "9 texts with regard and transformers" in report and "18 of 18 texts equal" in report
     assert {path.name for path in out.iterdir()} == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
@@ -106,8 +106,8 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_every_supported_form(name, tmp_path):
     run = trained(train__steps=12, **FORMS[name])
-    told = regard.convert(run, to="huggingface", out=tmp_path / "out")
-    assert "texts equal" in told["checked"]
+    report = regard.convert(run, to="huggingface", out=tmp_path / "out")
+    assert "texts equal" in report["checked"]
     ours, theirs = same(run, tmp_path / "out")
     assert theirs.config.model_type == ("llama" if "modern" in name else "gpt2")
     assert regard.load(tmp_path / "out").run.decode.strategy.kind == ours.run.decode.strategy.kind

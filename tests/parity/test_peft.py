@@ -244,8 +244,8 @@ def test_run_converts_to_peft(home, tmp_path, monkeypatch):
         "tune.kind": "lora",
     }
     system = regard.train("classify", {**fine, **parts}, out=tmp_path / "run")
-    told = regard.convert(tmp_path / "run", out=tmp_path / "peft", to="peft")
-    assert "read again, its logits are apart by" in told["checked"]
+    report = regard.convert(tmp_path / "run", out=tmp_path / "peft", to="peft")
+    assert "read again, its logits are apart by" in report["checked"]
     assert "PeftModel.from_pretrained(base" in (tmp_path / "peft/README.md").read_text()
     regard.convert(base, out=tmp_path / "hf", to="huggingface")
     model = hf.BertForSequenceClassification.from_pretrained(tmp_path / "hf", num_labels=2)
@@ -276,8 +276,8 @@ def test_a_tuned_image_classifier_becomes_an_adapter(tmp_path):
         "train.steps": 3, "train.warmup": 1, "train.lr": 0.05, "train.batch": 4, "train.tensorboard": False,
     }  # fmt: skip
     tuned = regard.train("classify-image", settings, out=tmp_path / "run")
-    told = regard.convert(tmp_path / "run", out=tmp_path / "peft", to="peft")
-    assert "read again, its logits are apart by" in told["checked"]
+    report = regard.convert(tmp_path / "run", out=tmp_path / "peft", to="peft")
+    assert "read again, its logits are apart by" in report["checked"]
     over = regard.load(base, tune=tmp_path / "peft", device="cpu")
     assert over.labels.names == ["lion", "wolf"] and over.image.crop == 24
     assert over.score([image()], ["wolf"]) == pytest.approx(tuned.score([image()], ["wolf"]), abs=1e-5)
